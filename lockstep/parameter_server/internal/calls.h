@@ -10,7 +10,7 @@
 #include "lockstep/parameter_server/internal/server_desk.h"
 #include "lockstep/rpc/rpc.h"
 
-/// The functions that servers and trainers call on one another, by their names.
+/// Functions that servers and trainers call on each other, by name.
 namespace lockstep::parameter_server::inline internal {
 
 inline constexpr const char* kPush = "lockstep.parameter_server.push";
@@ -20,23 +20,25 @@ inline constexpr const char* kFinish = "lockstep.parameter_server.finish";
 inline constexpr const char* kLive = "lockstep.parameter_server.live";
 inline constexpr const char* kStay = "lockstep.parameter_server.stay";
 
-/// Of calls that are answered when others have done their part. Whoever dies ends them at once.
+/// Timeout of calls whose reply depends on other processes. If the called process fails, they end
+/// at once.
 inline constexpr std::chrono::hours kAsLongAsItTakes{24 * 20};
 
-/// Of who has not answered such a call for long. Errors: TimeoutError naming one that is stuck or
-/// stopped, as it does not even say that it lives; as rpc::call.
+/// Checks a process that has not replied to such a call for long.
+/// Errors: TimeoutError that names a hung or stopped process, which does not reply to kLive either;
+/// as rpc::call.
 void expect_alive(int rank);
 
-/// While it lives this process can be called by them, from rpc::init on.
+/// Registers these functions during its life, from rpc::init on.
 class ServedCalls {
  public:
-  /// `desk`: of a server; null on a trainer.
+  /// `desk`: that of a server; null on a trainer.
   explicit ServedCalls(const std::shared_ptr<ServerDesk>& desk);
   ~ServedCalls();
   ServedCalls(const ServedCalls&) = delete;
   ServedCalls& operator=(const ServedCalls&) = delete;
 
-  /// Answers kStay, which others call to hear of this process's end, good or bad.
+  /// Replies to kStay, by which other processes learn that this one has ended or failed.
   void leave();
 
  private:
@@ -44,22 +46,23 @@ class ServedCalls {
   ServerDesk::Later leaving_;
 };
 
-/// Hears of the end of each other process's part: of a good one (ServedCalls::leave) when somebody
-/// looks, of a bad one at once. Threads: one. Lifetime: the rpc session's.
+/// Tracks which processes have left (ServedCalls::leave) or failed. A failure is noticed at once.
+/// Threads: one.
+/// Lifetime: that of the rpc session.
 class Departures {
  public:
   Departures();
 
-  /// Whether it has left; this process has, for itself. Errors: PeerLost for one that is gone
-  /// without.
+  /// Whether a process has left; true for this process.
+  /// Errors: PeerLost if it failed.
   bool has_left(int rank);
-  /// Errors: PeerLost for the first that is gone.
+  /// Errors: PeerLost for the first failed process.
   void check();
-  /// Returns at the next news, or after some milliseconds.
+  /// Returns at the next change, or after a few milliseconds.
   void wait_for_news();
-  /// Waits until all of them have left; calls `while_waiting` again and again, and says every
-  /// `say_every` who is waited for, who must then say that they live. Errors: PeerLost for any that
-  /// is gone; TimeoutError naming one that is stuck or stopped.
+  /// Waits until all of these processes have left. Calls `while_waiting` repeatedly. At each
+  /// interval `say_every` it logs which ranks it waits for, and checks that they are alive.
+  /// Errors: PeerLost for a failed process; TimeoutError that names a hung or stopped one.
   void wait_for(const std::vector<int>& ranks, std::chrono::milliseconds say_every,
                 const std::function<void()>& while_waiting);
 
@@ -68,7 +71,7 @@ class Departures {
   void ask(int rank);
 
   const std::shared_ptr<News> news_;
-  std::vector<std::optional<rpc::Future<void>>> stays_;  ///< by rank; none of this process
+  std::vector<std::optional<rpc::Future<void>>> stays_;  ///< by rank; unset for this process
 };
 
 }  // namespace lockstep::parameter_server::inline internal

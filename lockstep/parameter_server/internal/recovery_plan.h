@@ -4,52 +4,53 @@
 #include <optional>
 #include <vector>
 
-/// From where servers go on when processes were lost. Pure.
+/// Plans from which state servers and trainers resume after a failure. Pure functions.
 namespace lockstep::parameter_server::inline internal {
 
-/// What a server has in its memory and on disk.
+/// State that a server holds in memory and on disk.
 struct ServerStanding {
-  /// Updates that it has made; none in a process that is new.
+  /// Updates that it has made; unset in a new process.
   std::optional<std::int64_t> updates{};
-  /// It holds all trainers' gradients for the next one.
+  /// It holds all trainers' gradients of the next update.
   bool has_next = false;
-  /// Updates that its whole snapshots hold.
+  /// Update numbers of its complete snapshots.
   std::vector<std::int64_t> snapshots{};
 };
 
+/// What a server does to recover.
 struct Recovery {
   enum class Kind {
-    kBegin,     ///< with the first values: nothing has been learned, or nothing that all have
-    kKeep,      ///< what is in memory; a server that is one update behind makes it
-    kSnapshot,  ///< take the one of `updates`
-    kLost,      ///< neither memory nor a snapshot has what is needed
+    kBegin,     ///< start with initial values: no update was made, or no state is common to all
+    kKeep,      ///< keep its memory; a server that is one update behind makes that update
+    kSnapshot,  ///< load the snapshot of `updates`
+    kLost,      ///< neither memory nor a snapshot has the needed state
   };
   Kind kind = Kind::kBegin;
   std::int64_t updates = 0;
   bool operator==(const Recovery&) const = default;
 };
 
-/// For each server. Synchronous servers all end with the same number of updates: an update that one
-/// of them has made is made by all, since a trainer asks for its outcome only when every server has
-/// its gradients; where a server is new, the newest snapshots that all have count. Asynchronous
-/// ones each have the newest of their own.
+/// The recovery of each server. Synchronous servers end with the same number of updates: if one
+/// server has made an update, all make it, since a trainer requests its result only when every
+/// server has its gradients. If a server is new, they use the newest snapshot that all have.
+/// Asynchronous servers each use their own newest state.
 std::vector<Recovery> plan_recovery(const std::vector<ServerStanding>& servers, bool synchronous);
 
-/// What a server knows of trainers' steps.
+/// A server's counts of trainers' steps.
 struct ServerClock {
-  std::int64_t slowest = 0;              ///< of all, in what its shard has
-  std::vector<std::int64_t> trainers{};  ///< of each; empty in a server that is new
+  std::int64_t slowest = 0;              ///< minimum over all trainers, as in its shard
+  std::vector<std::int64_t> trainers{};  ///< by trainer; empty in a new server
 };
 
-/// What a trainer was, before processes were lost; nothing in one that is new.
+/// A trainer before the failure; none for a new process.
 struct TrainerStanding {
-  int index = 0;  ///< by which servers know it
+  int index = 0;  ///< its index on the servers
   std::int64_t steps = 0;
 };
 
-/// The step from which each trainer goes on. New ones go on for those that are missing, in their
-/// order. Where servers have not the same it is what the one with the fewest has: a step twice on
-/// others, rather than never.
+/// The step from which each trainer resumes. New trainers replace missing ones, in their order. If
+/// servers differ, the one with the fewest steps decides: other servers may then get a step twice,
+/// but no server misses one.
 std::vector<std::int64_t> plan_steps(const std::vector<std::optional<TrainerStanding>>& trainers,
                                      const std::vector<ServerClock>& servers, bool synchronous);
 

@@ -15,59 +15,63 @@
 
 namespace lockstep::parameter_server::inline internal {
 
-/// When updates are made, and what trainers may see of them.
+/// When updates are made, and which values trainers may read.
 struct UpdateRules {
-  /// Unset: synchronous. An update is made by the gradients of all trainers, in their order, once
-  /// all of them have asked for its outcome, which they do when every server has their gradients.
-  /// Else each trainer's gradients are an update of their own at once, and a trainer that is more
-  /// than so many steps before the slowest waits for it (Ho et al., "More effective distributed ML
-  /// via a stale synchronous parallel parameter server", NIPS 2013).
+  /// Unset: synchronous. An update uses the gradients of all trainers, in their order, when all
+  /// trainers have requested its result, which they do after every server has their gradients.
+  /// Set: asynchronous. Each trainer's gradients are an update at once. A trainer more than this
+  /// number of steps ahead of the slowest waits for it.
+  /// Source: Ho et al., "More effective distributed ML via a stale synchronous parallel parameter
+  /// server", NIPS 2013.
   std::optional<std::int64_t> staleness = std::nullopt;
-  /// Called after each update, while nothing else happens. `clock`: the steps of the trainer that
-  /// is furthest behind.
+  /// Called after each update, before anything else happens. `clock`: steps of the slowest trainer.
   std::function<void(std::int64_t clock)> after_update = [](std::int64_t) {};
 };
 
-/// Where trainers hand in gradients and ask for values: what a server does for one group of them.
-/// Threads: any. Lifetime: the shard must outlive it.
+/// Receives trainers' gradients and replies with values: a server's part for one set of trainers.
+/// Threads: any.
+/// Lifetime: the shard must outlive it.
 class ServerDesk {
  public:
   using Later = c10::intrusive_ptr<c10::ivalue::Future>;
 
-  /// `done`: the steps that each trainer has made before, as asynchronous rules count them.
+  /// `done`: steps that each trainer has made before, for asynchronous updates.
   ServerDesk(Shard& shard, UpdateRules rules, std::vector<std::int64_t> done);
 
-  /// A trainer's gradients of a step. Errors: UsageError for what does not fit.
+  /// Receives a trainer's gradients of a step.
+  /// Errors: UsageError for gradients that do not fit the shard.
   void push(int trainer, std::int64_t step, Gradients gradients);
-  /// The values [elements of the slice] once a trainer that has made `step` steps may have them.
+  /// The values, [elements of the slice], when a trainer that has made `step` steps may read them.
   Later pull(int trainer, std::int64_t step);
-  /// Copies of rows of a table, for a trainer.
+  /// Copies rows of a table, for a trainer.
   at::Tensor rows(int trainer, std::size_t table, const at::Tensor& rows);
-  /// Answered when all trainers have asked.
+  /// Completes when all trainers have called it.
   Later finish(int trainer);
 
-  /// Whether all trainers have made their steps.
+  /// Whether all trainers have called finish().
   bool all_finished() const;
-  /// Of each trainer, to notice those from which nothing comes any more. Calls count when they
-  /// come, also while an update keeps them waiting.
+  /// Activity of each trainer, to detect hung ones. A call is counted when it arrives, even if it
+  /// waits for an update.
   std::vector<Heard> heard() const;
 
-  /// Drops the answers that nobody waits for any more, and with them what would send them.
+  /// Drops replies for which no caller waits any more, with what would send them.
   void forget_callers();
-  /// Whether the gradients of the next synchronous update are all there.
+  /// Whether all gradients of the next synchronous update have arrived.
   bool has_next() const;
-  /// Makes it.
+  /// Makes that update.
   void make_next();
-  /// Throws what ended an update half-way: the shard is of no use then, and no call is answered.
+  /// Throws the error that interrupted an update. The shard is then unusable, and no call is
+  /// answered.
   void check() const;
-  /// The steps of each trainer.
+  /// Steps of each trainer.
   std::vector<std::int64_t> done() const;
 
  private:
   struct Trainer {
     std::int64_t done = 0;
     std::optional<Gradients> pushed{};
-    std::optional<std::int64_t> wanted{};  ///< Its pull waits for so many steps' outcome.
+    /// Its pull waits for the result of this number of steps.
+    std::optional<std::int64_t> wanted{};
     Later values{};
     bool has_finished = false;
   };
@@ -81,7 +85,7 @@ class ServerDesk {
   void update(std::vector<Gradients> gradients) LOCKSTEP_REQUIRES(mutex_);
   std::vector<Later> take_waiting() LOCKSTEP_REQUIRES(mutex_);
   bool may_read(const Trainer& trainer) const LOCKSTEP_REQUIRES(mutex_);
-  /// The answers that became due; to be given without the lock.
+  /// Replies that are due; complete them without the lock.
   std::vector<Later> take_due() LOCKSTEP_REQUIRES(mutex_);
   void answer(const std::vector<Later>& due);
   std::exception_ptr find_error() const;
@@ -91,7 +95,7 @@ class ServerDesk {
   const UpdateRules rules_;
   mutable Mutex mutex_;
   std::vector<Trainer> trainers_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::vector<std::atomic<std::int64_t>> signs_;  ///< of each trainer; without the lock
+  std::vector<std::atomic<std::int64_t>> signs_;  ///< by trainer; not guarded
   Later all_finished_ LOCKSTEP_GUARDED_BY(mutex_);
   std::exception_ptr broken_ LOCKSTEP_GUARDED_BY(mutex_);
 };

@@ -13,38 +13,42 @@
 
 namespace lockstep::parameter_server::inline internal {
 
-/// Of one trainer's step, the part that is a server's.
+/// A trainer's gradients of a step for one table on one server.
 struct RowGradients {
-  at::Tensor rows;       ///< [n], Long: of this server's rows; may repeat
-  at::Tensor gradients;  ///< [n, columns], Float
+  at::Tensor rows;       ///< [n], int64: rows of this server; may repeat
+  at::Tensor gradients;  ///< [n, columns], float32
 };
+/// A trainer's gradients of a step for one server.
 struct Gradients {
   at::Tensor dense;                  ///< [elements of the slice]
-  std::vector<RowGradients> tables;  ///< one for each
+  std::vector<RowGradients> tables;  ///< by table
 };
 
-/// A server's share of the parameters, its rows of the tables, and their optimizers.
+/// A server's shard of the parameters, its rows of the tables, and their optimizers.
 /// Threads: one at a time.
 class Shard {
  public:
   /// Errors: as check_parts.
   Shard(const Parts& parts, int server, int servers);
 
+  /// Updates made so far.
   std::int64_t updates() const { return updates_; }
-  /// [elements of the slice]; the memory that updates write.
+  /// [elements of the slice]; updates write to this memory.
   const at::Tensor& values() const { return values_; }
-  /// A copy of rows of this server. Errors: as check_rows.
+  /// Copies rows of this server.
+  /// Errors: as check_rows.
   at::Tensor rows(std::size_t table, const at::Tensor& rows) const;
 
-  /// Errors: UsageError for what does not fit the shard.
+  /// Errors: UsageError for gradients that do not fit the shard.
   void check(const Gradients& gradients) const;
-  /// One update by the mean of gradients that fit, summed in their order; the first is overwritten.
+  /// Makes one update with the mean of gradients that fit, summed in their order; overwrites the
+  /// first.
   void update(std::vector<Gradients> gradients);
 
-  /// A snapshot of all of it (save_snapshot). `clock`: kept with it.
+  /// Writes a snapshot (save_snapshot) with `clock`.
   void save(const std::filesystem::path& path, std::int64_t clock) const;
-  /// Takes what save() wrote, and returns the clock. Errors: as load_snapshot; UsageError for one
-  /// of another shard.
+  /// Loads a snapshot of save(), and returns its clock.
+  /// Errors: as load_snapshot; UsageError for another shard's.
   std::int64_t load(const std::filesystem::path& path);
 
  private:
@@ -60,7 +64,7 @@ class Shard {
   std::int64_t updates_ = 0;
 };
 
-/// Errors: UsageError saying what cannot be.
+/// Errors: UsageError for invalid parts.
 void check_parts(const Parts& parts);
 
 }  // namespace lockstep::parameter_server::inline internal

@@ -5,10 +5,10 @@
 
 #include <ATen/core/Tensor.h>
 
-/// Which server holds what. Pure.
+/// Plans which server holds which elements and rows, and which rank has which role. Pure functions.
 namespace lockstep::parameter_server::inline internal {
 
-/// Elements `begin` to `end` of all dense parameters laid end to end.
+/// Elements `begin` to `end` of all dense parameters, concatenated.
 struct Slice {
   std::int64_t begin = 0;
   std::int64_t end = 0;
@@ -16,38 +16,40 @@ struct Slice {
   bool operator==(const Slice&) const = default;
 };
 
-/// Contiguous slices in the servers' order, whose sizes differ by one at most.
+/// A server's slice: contiguous, in the order of servers, of sizes that differ by at most one.
 /// Errors: UsageError unless 0 <= server < servers.
 Slice slice_of(std::int64_t elements, int server, int servers);
 
-/// Rows are dealt out in turn, so that neighbours, which are often wanted alike, lie on different
-/// servers: row r is the (r / servers)-th of server r % servers.
+/// The number of a server's rows. Rows are assigned round-robin, since neighbors are often used
+/// together: row r is number r / servers of server r % servers.
 std::int64_t rows_of(std::int64_t rows, int server, int servers);
 
-/// Who does what, the first time and when processes were lost or came.
+/// Role of a process.
 struct Role {
   enum class Kind { kServer, kTrainer };
   Kind kind = Kind::kTrainer;
-  int index = 0;  ///< among those of its kind
+  int index = 0;  ///< among servers or trainers
   bool operator==(const Role&) const = default;
 };
 
-/// What a process was before.
+/// Values of assign_roles() for a process that was no server.
 inline constexpr int kIsNew = -2;
-inline constexpr int kWasTrainer = -1;  ///< else the index of the server that it was
+inline constexpr int kWasTrainer = -1;  ///< other values: the index of a server
 
-/// Roles by rank. Servers stay what they are; the places of those that are missing go to new
-/// processes first, then to trainers, which keep nothing that others do not have. Trainers are
-/// numbered by rank.
+/// Roles by rank. Servers keep their role. New processes replace missing servers first, then
+/// trainers do, whose state other trainers have too. Trainers are numbered by rank.
+/// `before`: by rank, the index of the server that the process was, kWasTrainer or kIsNew.
 /// Errors: UsageError for fewer than `servers` + 1 processes.
 std::vector<Role> assign_roles(const std::vector<int>& before, int servers);
 
+/// The number of elements of all parameters.
 std::int64_t count_elements(const std::vector<at::Tensor>& parameters);
 
-/// A copy of the elements of a slice; none have the options of the first parameter, or Float.
+/// Copies the elements of a slice, with the tensor options of the first parameter, or float32
+/// without parameters.
 at::Tensor read_slice(const std::vector<at::Tensor>& parameters, const Slice& slice);
 
-/// `values`: [elements of the slice].
+/// Writes `values`, [elements of the slice], to the parameters.
 void write_slice(const std::vector<at::Tensor>& parameters, const Slice& slice,
                  const at::Tensor& values);
 

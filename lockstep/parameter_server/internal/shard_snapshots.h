@@ -9,18 +9,22 @@
 
 namespace lockstep::parameter_server::inline internal {
 
-/// The snapshots of one server's shard, in a directory of its own: FOLDER/server-0-of-2, named by
-/// the number of updates. `lockstep snapshot` reads them. Threads: one at a time.
+/// Snapshots of one server's shard, in the directory FOLDER/server-0-of-2, named by the number of
+/// updates. `lockstep snapshot` reads them.
+/// Threads: one at a time.
 class ShardSnapshots {
  public:
-  /// Errors: UsageError where the folder has those of another number of servers.
+  /// Errors: UsageError if the folder holds snapshots of another number of servers.
   ShardSnapshots(const std::filesystem::path& folder, int server, int servers);
 
-  /// The newest two stay. Errors: SystemError, with those before as they were.
+  /// Writes a snapshot; keeps the newest two.
+  /// Errors: SystemError, with earlier snapshots unchanged.
   void save(const Shard& shard, std::int64_t clock) const;
-  /// The updates in each that is whole; warns of damaged ones.
+  /// Update numbers of the complete snapshots; warns about damaged ones.
   std::vector<std::int64_t> whole() const;
-  /// Returns the clock. Later ones go: what comes now may differ. Errors: as Shard::load.
+  /// Loads a snapshot, and returns its clock. Deletes later ones, since the following updates may
+  /// differ.
+  /// Errors: as Shard::load.
   std::int64_t load(Shard& shard, std::int64_t updates) const;
 
  private:

@@ -7,20 +7,21 @@
 
 namespace lockstep::parameter_server::inline internal {
 
-/// What a server has heard of a trainer.
+/// Activity of a trainer on a server.
 struct Heard {
-  std::int64_t signs = 0;  ///< its calls so far, and what they were answered
-  bool waits = false;      ///< for an answer: nothing can come from it
+  std::int64_t signs = 0;  ///< its calls so far, and replies to them
+  bool waits = false;      ///< it waits for a reply, and cannot call
 };
 
-/// Finds trainers that live and do nothing: stopped, or stuck in a step. Threads: one.
+/// Detects trainers that are alive but stopped or hung in a step.
+/// Threads: one.
 class TrainerWatch {
  public:
   using Instant = std::chrono::steady_clock::time_point;
 
   explicit TrainerWatch(std::chrono::milliseconds limit) : limit_(limit) {}
 
-  /// The first that has not called, nor waited for an answer, for longer than the limit.
+  /// The first trainer that, for longer than the limit, has neither called nor waited for a reply.
   std::optional<int> find_silent(const std::vector<Heard>& heard, Instant now);
 
  private:

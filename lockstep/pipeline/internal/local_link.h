@@ -8,19 +8,19 @@
 
 namespace lockstep::inline internal {
 
-/// Stages in one process, whose passes are made one after the other by one thread.
+/// Link between stages in one process; one thread runs their passes one after the other.
 class LocalLink final : public StageLink {
  public:
   void send(const StageMessage& message, const StageTensor& sent) override {
     waiting_.insert_or_assign(key(message), sent);
   }
-  /// The plan sends it before.
+  /// The plan sends a message before it is received.
   StageTensor receive(const StageMessage& message) override {
     auto sent = waiting_.extract(key(message));
     LOCKSTEP_ASSERT(!sent.empty());
     return std::move(sent.mapped());
   }
-  /// After a step that was given up.
+  /// Discards the messages of a step that failed.
   void clear() { waiting_.clear(); }
 
  private:

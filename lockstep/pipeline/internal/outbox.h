@@ -14,10 +14,10 @@
 
 namespace lockstep::inline internal {
 
-/// Messages under way, held until they are sent. Over shared memory one moves on only when its
-/// sender looks at it: a thread does, so that the sender can compute meanwhile.
-/// Threads: one calls it. Lifetime: the destructor waits for nobody; what is not sent by then may
-/// never be.
+/// Holds messages until they are sent. Over shared memory a message progresses only when its sender
+/// polls it; a thread does that, so that the sender can compute.
+/// Threads: one calls it.
+/// Lifetime: the destructor does not wait; messages that are not sent by then may be lost.
 class Outbox {
  public:
   struct Failure {
@@ -26,22 +26,23 @@ class Outbox {
     int peer = 0;
   };
 
-  /// `needs_looks`: messages do not move on by themselves.
+  /// `needs_looks`: messages progress only by polling.
   explicit Outbox(bool needs_looks) : needs_looks_(needs_looks) {}
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
 
   struct Message {
     Work work;
-    std::string operation;  ///< For the failure, should it come to one.
+    std::string operation;  ///< for error messages
     int peer = 0;
-    int taken_at = std::numeric_limits<int>::max();  ///< When, in the peer's plan, it is received.
+    /// Position in the peer's plan where it is received.
+    int taken_at = std::numeric_limits<int>::max();
   };
 
   void add(Message message);
-  /// Lets go of what a peer has taken that is so far in its plan.
+  /// Releases messages that a peer has received, by its position in its plan.
   void forget_taken(int peer, int position);
-  /// Returns when all have been sent, or have failed.
+  /// Returns when all messages are sent or have failed.
   void finish();
   /// The first failure since the last call.
   std::optional<Failure> take_failure();

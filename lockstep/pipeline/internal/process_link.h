@@ -13,13 +13,15 @@
 
 namespace lockstep::inline internal {
 
-/// Stages on the ranks of a group. Before each tensor goes a header of 512 bytes with its shape and
-/// dtype, so that they may change from one micro-batch to the next; alone where there is no tensor.
-/// Threads: one. Errors: PeerLost, TimeoutError and CommError as of send and recv, with what was
-/// under way and the peer; PeerFailed where that gave up for another reason; PeerLost where it
-/// tells of a third that is gone, of this pipeline or of a replica; UsageError where ranks have
-/// other numbers of micro-batches, and for tensors of more than kMostDimensions. After any the
-/// pipeline is of no further use.
+/// Link between stages on the ranks of a group. A header of 512 bytes with shape and dtype precedes
+/// each tensor, so that these may change between micro-batches; without a tensor only the header is
+/// sent.
+/// Threads: one.
+/// Errors: PeerLost, TimeoutError and CommError of send and recv, with the message and the peer.
+/// PeerFailed if the peer failed for another reason; PeerLost if it reports the loss of a third
+/// rank of this pipeline or of a replica. UsageError if ranks have different numbers of
+/// micro-batches, and for tensors of more than kMostDimensions. After an error the pipeline is
+/// unusable.
 class ProcessLink final : public StageLink {
  public:
   static constexpr int kMostDimensions = 10;
@@ -27,16 +29,15 @@ class ProcessLink final : public StageLink {
   ProcessLink(ProcessGroup group, int stages);
   ~ProcessLink() override;
 
-  /// Of a step by plan_pipeline's plans, or their forward passes alone.
+  /// Begins a step of plan_pipeline()'s plans, or only their forward passes.
   void begin(PipelineSchedule schedule, const PipelineShape& shape);
   void send(const StageMessage& message, const StageTensor& sent) override;
   StageTensor receive(const StageMessage& message) override;
-  /// The last rank's value, on all; the others' is not looked at.
+  /// Broadcasts the last rank's value to all ranks.
   double share_loss(double value);
-  /// Returns when all has been sent.
+  /// Returns when all messages are sent.
   void finish();
-  /// Tells those who may wait for this rank that nothing comes any more, and why: what is thrown
-  /// here. Waits for nobody.
+  /// Notifies the ranks that may wait for this one of its error. Does not wait.
   void give_up(const std::exception_ptr& error) noexcept;
 
  private:
@@ -49,7 +50,7 @@ class ProcessLink final : public StageLink {
   void throw_if_given_up(const Header& header, const std::string& operation);
   Header notice_of(const std::exception_ptr& error) const;
   std::string describe(const StageMessage& message, const char* verb, int peer) const;
-  /// Where it lies in the plan of its stage's rank.
+  /// Position of a pass in the plan of its stage's rank.
   int& position(StageMessage::Kind kind, int stage, int micro_batch);
   void send_tensor(const at::Tensor& tensor, Outbox::Message message, int tag);
   void send_header(const Header& header, Outbox::Message message, int tag);
@@ -64,13 +65,13 @@ class ProcessLink final : public StageLink {
   int loss_tag_;  // The first of this pipeline's own: one that failed leaves messages behind.
   int micro_batches_ = 0;
   std::vector<int> positions_;
-  /// Of each rank what it says when it gives up, received ahead: over gloo a message goes only once
-  /// it is waited for, and who gives up may end at once. Empty over other backends.
+  /// Error notices, by rank, whose receives are posted in advance: over gloo a message is sent only
+  /// when it is awaited, and a rank that fails may end at once. Empty over other backends.
   std::vector<at::Tensor> notices_;
   std::vector<Work> notice_works_;
   ReceiveBuffers buffers_;
   Outbox outbox_;
-  /// What ends the pipeline as others have said it, to be passed on.
+  /// The notice that ends the pipeline, to be forwarded.
   std::unique_ptr<Header> notice_;
 };
 

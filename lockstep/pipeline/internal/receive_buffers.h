@@ -10,12 +10,12 @@
 
 namespace lockstep::inline internal {
 
-/// Memory for what is received, used again once nothing refers to it any more.
+/// Buffers for received tensors; a buffer is reused when no tensor refers to it.
 class ReceiveBuffers {
  public:
   explicit ReceiveBuffers(c10::Device device) : device_(device) {}
 
-  /// Contents are undefined.
+  /// A tensor with undefined contents.
   at::Tensor take(at::IntArrayRef sizes, at::ScalarType dtype) {
     const std::int64_t numel = c10::multiply_integers(sizes);
     const auto found = std::ranges::find_if(buffers_, [&](const at::Tensor& buffer) {

@@ -8,19 +8,22 @@
 
 namespace lockstep::inline internal {
 
-/// What ranks have in common that hold the same stages and train them on other samples.
-/// Threads: one. Collective. Errors: as Work::wait; UsageError for sparse gradients.
+/// Data parallelism of a pipeline: ranks that hold the same stages and train them on different
+/// samples. All functions are collective.
+/// Threads: one.
+/// Errors: as Work::wait; UsageError for sparse gradients.
 class ReplicaSum {
  public:
-  /// Rank 0's parameters and buffers become all ranks'. An empty group: of this process alone.
+  /// Broadcasts rank 0's parameters and buffers. An empty group: this process alone.
   ReplicaSum(ProcessGroup group, std::vector<at::Tensor> parameters,
              const std::vector<at::Tensor>& buffers);
 
   double sum(double value) const;
-  /// Puts aside what earlier steps left in .grad: it is a sum already.
+  /// Puts aside gradients of earlier steps in .grad, which are already sums.
   void begin_step();
-  /// Adds to .grad the sum over the ranks of the gradients since begin_step(), the same bits on
-  /// all. What no rank has a gradient of has none afterwards, or the one from before.
+  /// Sums the gradients since begin_step() over the ranks and adds them to .grad, with the same
+  /// bits on all ranks. A parameter for which no rank has a gradient keeps its earlier gradient, or
+  /// none.
   void sum_gradients();
 
  private:

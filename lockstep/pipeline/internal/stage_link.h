@@ -4,7 +4,7 @@
 
 namespace lockstep::inline internal {
 
-/// What goes from a stage to the next, or back to the one before.
+/// A message from a stage to the next or the previous one.
 struct StageMessage {
   enum class Kind { kActivations, kGradients };
   Kind kind = Kind::kActivations;
@@ -16,12 +16,13 @@ struct StageMessage {
   }
 };
 
+/// A tensor between stages.
 struct StageTensor {
-  at::Tensor tensor;           ///< Undefined in place of gradients that there are none of.
-  bool requires_grad = false;  ///< Whether a gradient is expected back.
+  at::Tensor tensor;           ///< undefined for gradients that do not exist
+  bool requires_grad = false;  ///< whether a gradient is sent back
 };
 
-/// How stages reach each other. Messages of one kind to one stage are received as they were sent.
+/// Transport between stages. Messages of one kind to one stage are received in the order of sends.
 class StageLink {
  public:
   StageLink() = default;
@@ -29,10 +30,10 @@ class StageLink {
   StageLink(const StageLink&) = delete;
   StageLink& operator=(const StageLink&) = delete;
 
-  /// Returns before the message is received. `tensor`: undefined, or contiguous and not changed any
-  /// more.
+  /// Sends without waiting for the receiver. `sent.tensor`: undefined, or contiguous and no longer
+  /// changed.
   virtual void send(const StageMessage& message, const StageTensor& sent) = 0;
-  /// Waits for it.
+  /// Waits for the message.
   virtual StageTensor receive(const StageMessage& message) = 0;
 };
 

@@ -14,29 +14,31 @@
 
 namespace lockstep::inline internal {
 
-/// A step of training, or one forward pass, of all micro-batches.
+/// A training step, or a forward pass, over all micro-batches.
 struct PipelinePass {
   using Loss = std::function<at::Tensor(const at::Tensor& outputs, const at::Tensor& targets)>;
 
-  std::vector<at::Tensor> inputs = {};   ///< Where the first stage is.
-  std::vector<at::Tensor> targets = {};  ///< Where the last stage is, with `loss`.
-  std::vector<double> weights = {};      ///< What the losses are multiplied by; 0: left out.
-  const Loss* loss = nullptr;            ///< Null: outputs are kept.
+  std::vector<at::Tensor> inputs = {};   ///< by micro-batch, on the first stage
+  std::vector<at::Tensor> targets = {};  ///< by micro-batch, on the last stage, with `loss`
+  std::vector<double> weights = {};      ///< factors of the losses; 0: left out
+  const Loss* loss = nullptr;            ///< null: outputs are kept
   bool with_backward = false;
 
-  // What comes of it, where the last stage is.
+  /// Results, on the last stage.
   at::Tensor loss_sum = {};
   std::vector<at::Tensor> outputs = {};
 };
 
-/// The stages of one rank, and what they keep from forward to backward. Threads: one.
+/// Runs the passes of one rank's stages, and keeps what backward needs from forward.
+/// Threads: one.
 class StageRunner {
  public:
   StageRunner(std::vector<torch::nn::Sequential> chunks, int rank, int ranks, c10::Device device);
 
-  /// Errors: UsageError for a loss that is not one number; what layers, loss and link throw.
+  /// Runs one action.
+  /// Errors: UsageError for a loss of more than one element; what layers, loss and link throw.
   void run(const PipelineAction& action, PipelinePass& pass, StageLink& link);
-  /// After a step that was given up.
+  /// Discards what a failed step has kept.
   void forget() { kept_.clear(); }
 
  private:

@@ -9,17 +9,17 @@
 
 namespace lockstep::inline internal {
 
-/// What one rank has noted of some steps.
+/// Times of one rank over some steps.
 struct RankSteps {
   std::int64_t steps = 0;
   std::array<std::chrono::nanoseconds, kStepPhases> total{};
-  /// The same where steady clocks are the same one.
+  /// Identifies the steady clock; equal on ranks that share it.
   std::int64_t clock = 0;
-  /// When it came to wait for the others, in the last steps of these, by its steady clock.
+  /// Arrival times in the last of these steps, by the rank's steady clock.
   std::vector<std::chrono::nanoseconds> arrivals = {};
 };
 
-/// Pure; the ranks have made the same number of steps.
+/// Summarizes times of ranks that made equally many steps. Pure.
 StepSummary summarize(const std::vector<RankSteps>& ranks);
 
 }  // namespace lockstep::inline internal

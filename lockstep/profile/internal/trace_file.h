@@ -5,10 +5,10 @@
 
 namespace lockstep::inline internal {
 
-/// "dir/trace.json" → "dir/trace.rank3.json".
+/// A rank's path: "dir/trace.json" → "dir/trace.rank3.json".
 std::filesystem::path trace_path(const std::filesystem::path& path, int rank);
 
-/// The trace with the process under another name; as it is where it names none.
+/// Renames the process in a trace; unchanged if the trace names no process.
 std::string with_process_name(std::string trace, const std::string& name);
 
 }  // namespace lockstep::inline internal

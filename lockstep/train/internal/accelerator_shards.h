@@ -12,45 +12,44 @@
 
 namespace lockstep::inline internal {
 
-/// An Accelerator's steps with logical_shards: LogicalShards, driven by the data loader that is
-/// prepared first.
-/// Threads: the training thread.
+/// Steps of an Accelerator with logical_shards: LogicalShards, driven by the first prepared loader.
+/// Threads: call from the training thread.
 /// Lifetime: `state` must outlive it.
 class AcceleratorShards {
  public:
-  /// Sets the number of threads of this process's operators; the destructor restores it.
+  /// Sets the number of operator threads of this process; the destructor restores it.
   /// Errors: UsageError for options that logical_shards does not support.
   explicit AcceleratorShards(AcceleratorState& state);
   ~AcceleratorShards();
   AcceleratorShards(const AcceleratorShards&) = delete;
   AcceleratorShards& operator=(const AcceleratorShards&) = delete;
 
-  /// Everything uses the state's group from now on. Collective, unless this process has no group.
-  /// Errors: UsageError for a device other than the CPU; where ranks differ in what decides how
-  /// their kernels round: on all ranks, or, once they have a group, on those that join.
+  /// Switches to the state's current group. Collective, unless this process has no group.
+  /// Errors: UsageError for a device other than the CPU. UsageError if ranks differ in how their
+  /// kernels round: on all ranks, or, once they have a group, on the ranks that join.
   void set_group();
-  /// Gives up what the step under way has summed; its buffers stay as the shards have left them.
+  /// Discards the sums of the incomplete step; buffers stay as its shards left them.
   void give_up_step();
-  /// Gives up a step whose loop was left before its end: buffers are those before the step again.
+  /// If a loop was left within a step, restores the buffers from before it.
   void end_left_step();
 
-  /// The program's loop is given this shard next.
+  /// Begins a shard, before the program's loop gets its batch.
   /// Errors: UsageError for a module with layers that communicate in forward.
   void begin_shard(const ShardPlace& place);
-  /// The shard is the last of this rank in its step: its backward() makes the step complete.
+  /// Whether this is the rank's last shard of its step, whose backward() completes it.
   bool ends_step() const;
-  /// A step has begun whose sum is still to come.
+  /// Whether a step has begun and is not yet summed.
   bool is_within_step() const;
-  /// The gradients are those of the complete step at which the loop is.
+  /// Whether the gradients are the sum of the current step.
   bool has_sum() const { return has_sum_; }
-  /// In place of loss.backward(). In the step's last shard collective: then gradients and buffers
-  /// are those of the step.
+  /// Call it in place of loss.backward(). Collective in a rank's last shard of the step, after
+  /// which gradients and buffers are those of the step.
   void backward(const at::Tensor& loss, std::optional<double> weight);
-  /// The mean of the last complete step's losses, over all samples; NaN before the first.
+  /// Mean loss over all samples of the last complete step; NaN before the first.
   double loss() const { return loss_.item<double>(); }
-  /// What decides how kernels round, as far as LibTorch tells: "name=value name=value …".
+  /// What decides how kernels round, as far as LibTorch reports it: "name=value name=value …".
   std::string kernels() const;
-  /// Warns on rank 0 where a snapshot is of a training whose kernels may round otherwise.
+  /// Warns on rank 0 if a snapshot is of a run whose kernels may round differently.
   void compare_kernels(const std::string& saved, const std::string& source) const;
 
  private:

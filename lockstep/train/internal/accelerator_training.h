@@ -17,11 +17,12 @@
 
 namespace lockstep::inline internal {
 
-/// What an Accelerator has prepared, as StepRecovery recovers it. At each boundary it copies what a
-/// step changes before its update: buffers, what is registered, learning rates, the scaler.
-/// Parameters and an optimizer's state change only in the optimizer's step: where that is not the
-/// last of a step's updates, they are copied before it.
-/// Threads: the training thread. Lifetime: `state` must outlive it.
+/// The prepared objects of an Accelerator, as StepRecovery recovers them. At each step boundary it
+/// copies what a step changes before its update: buffers, registered objects, learning rates, loss
+/// scaler. Parameters and optimizer state change only in the optimizer's step; it copies them
+/// before every update of a step but the last.
+/// Threads: call from the training thread.
+/// Lifetime: `state` must outlive it.
 class AcceleratorTraining final : public RecoverableTraining {
  public:
   explicit AcceleratorTraining(AcceleratorState& state) : state_(state) {}
@@ -38,21 +39,22 @@ class AcceleratorTraining final : public RecoverableTraining {
   std::int64_t steps() const override { return state_.steps(); }
   std::int64_t place() const override;
 
-  /// As the function of that name, of all that was prepared.
+  /// As the function of this name, for everything prepared.
   bool take_out_of_copies();
 
-  /// Around the step of an optimizer.
+  /// Call it before an optimizer's step.
   void begin_update(AcceleratorState::Stepped& stepped);
+  /// Call it after an optimizer's step.
   void end_update();
-  /// In its place, where the step has thrown.
+  /// Call it instead of end_update() if the step has thrown.
   void fail_update(const AcceleratorState::Stepped& stepped);
-  /// A step may begin: nothing is updated yet.
+  /// Begins a step: nothing is updated yet.
   void begin_step();
-  /// The step goes on over a boundary: the program accumulates gradients itself.
+  /// Extends the step over a boundary, since the program accumulates gradients itself.
   void extend_step() { is_extended_ = true; }
 
-  /// While it lives, code between two steps runs, which began with the loaders at these cursors; as
-  /// a part of other such code it changes nothing.
+  /// Marks code between two steps during its life; the loaders began at these cursors. Nested ones
+  /// have no effect.
   class Between {
    public:
     Between(AcceleratorTraining& training, const std::vector<DataCursor>& cursors)
@@ -64,7 +66,7 @@ class AcceleratorTraining final : public RecoverableTraining {
     }
     Between(const Between&) = delete;
     Between& operator=(const Between&) = delete;
-    /// The code counts, also where the group was lost at its very end.
+    /// Marks the code as successful, even if the group was lost at its end.
     void note_success() {
       if (is_outermost_) training_.log_until_here();
     }
@@ -74,11 +76,11 @@ class AcceleratorTraining final : public RecoverableTraining {
     const bool is_outermost_;
   };
 
-  /// All loaders but the first go back to where they were.
+  /// Moves all loaders but the first back to these cursors.
   void return_other_loaders(const std::vector<DataCursor>& cursors);
-  /// The first loader goes on where this process's state is.
+  /// Moves the first loader to the position of this process's state.
   void move_loader_to_boundary();
-  /// Where the first loader is at a boundary.
+  /// Position of the first loader at a boundary.
   void set_cursor(const DataCursor& cursor) { cursor_ = cursor; }
 
  private:
@@ -86,7 +88,7 @@ class AcceleratorTraining final : public RecoverableTraining {
     at::Tensor parameter;
     std::int64_t gradient = kNoGradient;
   };
-  /// Of an optimizer, before the first update of a step.
+  /// State of an optimizer before the first update of a step.
   struct Undo {
     std::vector<at::Tensor> parameters;
     c10::IValue optimizer;
@@ -105,13 +107,12 @@ class AcceleratorTraining final : public RecoverableTraining {
 
   AcceleratorState& state_;
   DataCursor cursor_{};
-  std::vector<DataCursor> cursors_;  ///< of all loaders, at the boundary
+  std::vector<DataCursor> cursors_;  ///< of all loaders, at the last boundary
   std::vector<DataCursor> cursors_between_;
-  /// Where the log of samples, which is closed, ends of each loader: before a loop that was
-  /// interrupted.
+  /// By loader: where its closed sample log ends, before an interrupted loop.
   std::vector<DataCursor> logged_until_;
-  /// Of groups that were left. They wait for saves under way, and may only do so once this process
-  /// has left its group.
+  /// Of earlier groups. Their destructors wait for asynchronous saves, which is only allowed after
+  /// this process has left its group.
   std::vector<std::map<std::string, SnapshotDirectory>> left_directories_;
   bool has_tensors_ = false;
   std::vector<Watched> parameters_;
@@ -121,14 +122,14 @@ class AcceleratorTraining final : public RecoverableTraining {
   std::vector<double> rates_;
   std::vector<std::int64_t> scheduler_steps_;
   std::int64_t steps_ = 0;
-  int updates_ = 0;       ///< of the step under way
-  int most_updates_ = 0;  ///< of any step
+  int updates_ = 0;       ///< in the current step
+  int most_updates_ = 0;  ///< maximum over steps
   std::map<torch::optim::Optimizer*, Undo> undos_;
-  int undone_updates_ = 0;  ///< that have an undo
-  bool has_undo_ = false;   ///< of the last update
+  int undone_updates_ = 0;  ///< updates of the step that can be undone
+  bool has_undo_ = false;   ///< whether the last update can be undone
   bool has_warned_of_replicas_ = false;
   bool is_extended_ = false;
-  std::int64_t skipped_ = 0;  ///< optimizers whose last step was skipped, a bit each
+  std::int64_t skipped_ = 0;  ///< bit mask of optimizers that skipped their last step
 };
 
 }  // namespace lockstep::inline internal

@@ -14,9 +14,9 @@ class HashLog;
 /// The absolute path of a run's directory.
 std::string absolute_directory(const std::string& directory);
 
-/// Logs hashes of parameters and buffers after every so many steps, into hashes.jsonl of the run's
-/// directory, on rank 0: one pass of XXH3 over them. With a ReplayRequest for that directory it
-/// ends the process of each rank behind the step to replay.
+/// Logs hashes of parameters and buffers (XXH3) at an interval of steps, on rank 0, to hashes.jsonl
+/// in the run's directory. With a ReplayRequest for that directory it ends the process of each rank
+/// after the step to replay.
 /// Errors: SystemError on rank 0.
 class HashLogger : public Callback {
  public:

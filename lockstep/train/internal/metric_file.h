@@ -8,21 +8,25 @@
 
 namespace lockstep::inline internal {
 
-/// metrics.jsonl of a training: a line of JSON for each set of metrics, to which each run appends,
-/// {"step": 50, "epoch": 1, "samples": 3200, "seconds": 1.25, "train_loss": 0.31, …}. Values that
-/// are not finite are null. A run that goes on begins with a line {"step": 40, …, "resumed": true}:
-/// earlier lines of later steps are of steps that were lost. Threads: one.
+/// Writes metrics.jsonl of a training run: one line of JSON per set of metrics, appended by each
+/// run: {"step": 50, "epoch": 1, "samples": 3200, "seconds": 1.25, "train_loss": 0.31, …}. Values
+/// that are not finite are null. A resumed run starts with {"step": 40, …, "resumed": true}:
+/// earlier lines of later steps are void.
+/// Threads: one.
 class MetricFile {
  public:
   /// Errors: SystemError.
   explicit MetricFile(const std::filesystem::path& folder);
 
-  /// Whether one of the last lines, those of this step, has the same metrics. Errors: SystemError.
+  /// Whether the last lines, those of this step, hold the same metrics.
+  /// Errors: SystemError.
   bool ends_with(const TrainingTime& time, const Metrics& metrics) const;
 
-  /// A run begins there. Errors: SystemError (disk full).
+  /// Starts a run at this position.
+  /// Errors: SystemError (disk full).
   void begin_run(const TrainingTime& time, std::int64_t epoch);
 
+  /// Appends a set of metrics.
   /// Errors: SystemError (disk full).
   void write(const TrainingTime& time, std::int64_t epoch, const Metrics& metrics);
 

@@ -6,9 +6,9 @@
 
 namespace lockstep::inline internal {
 
-/// Runs `write` on rank 0. When it returns on any rank, `write` has ended. If rank 0 fails
-/// meanwhile, a survivor runs it again: `write` looks whether rank 0 had written. Collective, with
-/// two barriers where ranks can be replaced.
+/// Runs `write` on rank 0; when it returns on any rank, `write` has ended. If rank 0 fails
+/// meanwhile, a survivor runs it again, so `write` must check whether rank 0 has already written.
+/// Collective, with two barriers if ranks can be replaced.
 /// Errors: what `write` throws, on the rank that ran it.
 void write_on_main(Accelerator& accelerator, const std::function<void()>& write);
 
