@@ -18,26 +18,28 @@ namespace lockstep::rpc::inline internal {
 
 class Worker;
 
-/// LibTorch's agent, which carries messages between workers by TCP, over TensorPipe. Calls of those
-/// whom `LocalTransport` reaches go that way instead. Knows besides whose connection has ended, and
-/// how many of its requests are on their way. Threads: any. Lifetime: `worker` must outlive it.
+/// LibTorch's agent, which transports messages between workers by TCP (TensorPipe). Messages to
+/// workers that `LocalTransport` reaches go that way instead. Also knows whose connection has
+/// ended, and how many of its requests are in flight.
+/// Threads: any.
+/// Lifetime: `worker` must outlive it.
 class Agent final : public torch::distributed::rpc::TensorPipeAgent {
  public:
   Agent(const c10::intrusive_ptr<c10d::Store>& store, const ProcessGroup& group,
         const std::string& name, const Options& options, const DeviceMaps& reverse_device_maps,
         std::vector<c10::Device> devices, Worker& worker);
 
-  /// Ends listening for connections. When all workers are connected.
+  /// Stops listening; call it when all workers are connected.
   void stop_listening();
-  /// From here on calls take these sockets, by the rank of the other worker. Once.
+  /// Uses these sockets for calls, by rank of the other worker. Call it once.
   void connect_locally(std::unordered_map<int, UniqueFd> sockets);
-  /// Before a thread goes to sleep until there is an answer of a worker.
+  /// Call it before a thread sleeps until a worker replies.
   void look_for(const c10::ivalue::Future& answer, int target) {
     if (has_local_) local_->look_for(answer, target);
   }
-  /// To the other workers of this machine: that one is lost.
+  /// Notifies the other workers of this machine that a worker is lost.
   void tell_of_loss(int rank);
-  /// Ends the thread that serves those of this machine; their calls get no answer any more.
+  /// Ends the thread that serves workers of this machine; their calls get no reply any more.
   void stop_locally() noexcept;
 
   c10::intrusive_ptr<c10::ivalue::Future> send(
@@ -45,13 +47,13 @@ class Agent final : public torch::distributed::rpc::TensorPipeAgent {
       c10::intrusive_ptr<torch::distributed::rpc::Message> message, float timeout_s,
       const torch::distributed::rpc::DeviceMap& device_map) override;
 
-  /// Requests sent so far, answered or not; without requests that timed out before they were sent.
+  /// Requests sent so far, except those that timed out before they were sent.
   std::int64_t sent() const { return sent_.load(); }
-  /// Of other workers, answered so far.
+  /// Requests of other workers, answered so far.
   std::int64_t served() const { return served_.load(); }
   void count_served() { ++served_; }
   void count_never_sent() { --sent_; }
-  /// Waits until none of its requests is on its way. False at the deadline.
+  /// Waits until none of its requests is in flight. False at the deadline.
   bool wait_until_answered(const Deadline& deadline);
 
  private:
@@ -59,7 +61,7 @@ class Agent final : public torch::distributed::rpc::TensorPipeAgent {
 
   Worker& worker_;
   std::unique_ptr<LocalTransport> local_;
-  std::atomic<bool> has_local_{false};  ///< others may call as soon as the agent has started
+  std::atomic<bool> has_local_{false};  ///< other workers may call as soon as the agent has started
   std::atomic<std::int64_t> sent_{0};
   std::atomic<std::int64_t> served_{0};
   Mutex mutex_;

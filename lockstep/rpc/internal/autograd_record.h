@@ -8,17 +8,18 @@
 
 namespace lockstep::rpc::inline internal {
 
-/// LibTorch numbers contexts and messages by the rank that a process had in its first session: in
-/// one of another rank they could be taken for another worker's.
+/// LibTorch numbers contexts and messages by the rank of the process in its first session. In a
+/// session with another rank these numbers could be those of another worker.
 void init_autograd(int rank);
-/// Errors: UsageError in a session of another rank than the first.
+/// Errors: UsageError in a session with another rank than in the first.
 void check_autograd(int rank);
 
-/// That tensors leave this worker in a message of a context: gradients for them will come back.
+/// Records that tensors leave this worker in a message of a context: their gradients will come
+/// back.
 void record_send(const AutogradTag& tag, std::vector<at::Tensor>& tensors);
 
-/// That tensors are the answer, already recorded, to a call with `arguments`. The way between them
-/// is on other workers: a backward pass of this process alone that needs it throws UsageError.
+/// Marks tensors as the recorded reply to a call with `arguments`. The path between them is on
+/// other workers: a backward pass of this process alone that needs it throws UsageError.
 void refuse_local_backward(const std::vector<at::Tensor>& answers,
                            const std::vector<at::Tensor>& arguments);
 

@@ -35,8 +35,9 @@ class ByteWriter {
   std::vector<char>& bytes_;
 };
 
-/// Reads what ByteWriter wrote, from bytes that anybody may have sent.
-/// Lifetime: the bytes must outlive it. Errors: UsageError where fewer are left than are asked for.
+/// Reads what ByteWriter wrote, from untrusted bytes.
+/// Lifetime: the bytes must outlive it.
+/// Errors: UsageError if fewer bytes are left than requested.
 class ByteReader {
  public:
   explicit ByteReader(std::string_view bytes) : rest_(bytes) {}

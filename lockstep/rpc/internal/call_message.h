@@ -12,29 +12,29 @@
 
 namespace lockstep::rpc::inline internal {
 
-/// Bytes and tensors, as the agent carries them.
+/// Bytes and tensors, as the agent transports them.
 struct Parcel {
   std::vector<char> bytes;
   std::vector<at::Tensor> tensors;
 };
 
-/// The place of a call, or of its answer, in a distributed autograd context.
+/// Identifies a call, or its reply, in a distributed autograd context.
 struct AutogradTag {
   std::int64_t context = 0;
   std::int64_t message = 0;
 };
 
-/// What one worker asks of another.
+/// A request of one worker to another.
 struct CallRequest {
   enum class Kind : std::uint8_t {
-    kCall,          ///< the function's result comes back
-    kRemote,        ///< the result stays, under `rref`, which the caller holds
-    kMethod,        ///< as kCall; the value of `object` is the first argument
-    kRemoteMethod,  ///< as kRemote; the value of `object` is the first argument
-    kFetch,         ///< the value of `object`
-    kHold,          ///< worker `holder` holds `rref` from now on, once more
-    kRelease,       ///< `holder` holds `rref` once less
-    kHello,         ///< nothing: connects the two
+    kCall,          ///< returns the function's result
+    kRemote,        ///< keeps the result as `rref`, which the caller holds
+    kMethod,        ///< as kCall, with the value of `object` as first argument
+    kRemoteMethod,  ///< as kRemote, with the value of `object` as first argument
+    kFetch,         ///< returns the value of `object`
+    kHold,          ///< adds a hold of worker `holder` on `rref`
+    kRelease,       ///< removes a hold of `holder` on `rref`
+    kHello,         ///< does nothing: connects the two workers
   };
 
   Kind kind = Kind::kCall;
@@ -47,24 +47,25 @@ struct CallRequest {
   std::vector<c10::IValue> arguments = {};
 };
 
-/// What comes back.
+/// The reply to a request.
 struct CallAnswer {
   std::optional<AutogradTag> autograd = std::nullopt;
-  /// Of the error that ended the call, if one did: the name of its type, and what it says.
+  /// If the call failed: type and message of the error.
   std::string error_type = {};
   std::string error = {};
   c10::IValue value = {};
 };
 
-/// Why a message is refused, by either side.
+/// Error text for a message that either side refuses.
 std::string too_large(std::size_t size_bytes, std::int64_t max_message_bytes);
 
-/// `context` names RRefs among the values; what it holds afterwards is the parcel's.
+/// Serializes a message. `context` names RRefs among the values; its tensors become the parcel's.
 Parcel write_request(const CallRequest& request, ValueContext context);
 Parcel write_answer(const CallAnswer& answer, ValueContext context);
 
-/// Of a parcel that anybody may have sent. `context` makes RRefs; its tensors are taken from the
-/// parcel. Errors: UsageError saying what is wrong with it.
+/// Parses a message of an untrusted parcel. `context` makes RRefs; its tensors are those of the
+/// parcel.
+/// Errors: UsageError that says what is wrong.
 CallRequest read_request(const Parcel& parcel, ValueContext context);
 CallAnswer read_answer(const Parcel& parcel, ValueContext context);
 

@@ -7,15 +7,15 @@
 
 namespace lockstep::rpc::inline internal {
 
-/// The types that elements of lists and dicts have, in messages. One that is not known there (a
-/// class) becomes Any.
+/// Serializes the type of the elements of a list or dict. An unsupported type (a class) becomes
+/// Any.
 void write_type(const c10::Type& type, ByteWriter& bytes);
 
-/// Errors: UsageError for what is no type, or one nested deeper than 8.
+/// Parses a type.
+/// Errors: UsageError for invalid bytes, and for nesting deeper than 8.
 c10::TypePtr read_type(ByteReader& bytes);
 
-/// Whether a list or dict of `type` may hold the value, so that whoever reads it by that type finds
-/// what it says.
+/// Whether a list or dict of `type` may hold the value, so that readers by that type are right.
 bool fits(const c10::IValue& value, const c10::Type& type);
 
 }  // namespace lockstep::rpc::inline internal

@@ -11,30 +11,31 @@
 
 namespace lockstep::rpc::inline internal {
 
-/// The connection to one other worker of this machine. Nothing in it waits for the other: what the
-/// socket does not take at once is sent when it can, by whoever polls `poll_set`. Threads: any may
-/// send and receive; one, that which polls, does the rest.
+/// Connection to one other worker of this machine. It never waits for the other worker: bytes that
+/// the socket does not accept at once are sent later by the thread that polls `poll_set`.
+/// Threads: any may send and receive; the polling thread does the rest.
 class LocalLink {
  public:
-  /// Adds the socket to an epoll set, under the number `rank`.
+  /// Adds the socket to an epoll set, as number `rank`.
   LocalLink(int rank, UniqueFd socket, int poll_set, std::size_t most_bytes);
 
   int rank() const { return rank_; }
-  /// In which tensors are passed to the other worker.
+  /// Blocks in which tensors are passed to the other worker.
   LentBlocks& blocks() { return blocks_; }
-  /// False where the connection has been closed.
+  /// False if the connection has been closed.
   bool send(OutgoingFrame frame);
-  /// Of a request to which no answer is awaited any more: whether it will not be sent, as that has
-  /// not begun.
+  /// For a request whose reply is no longer awaited: removes it if its sending has not begun.
+  /// Returns whether it was removed.
   bool forget(std::int64_t id);
-  /// Sends what waits; the socket takes more.
+  /// Sends queued bytes, when the socket accepts more.
   void go_on();
 
   enum class Received { kNothing, kSome, kEnd };
-  /// Reads what has come and gives away each frame that is whole, before another thread can read
-  /// what follows; `take` must not wait, and may not use the link. Where it is no frame the log
-  /// says why, and nothing more is read. `turn`: what to do where another thread reads.
+  /// What to do while another thread reads.
   enum class Turn { kWaitFor, kLeave };
+  /// Reads available bytes and passes each complete frame to `take`, before another thread can read
+  /// what follows. `take` must neither wait nor use the link. After an invalid frame it logs the
+  /// reason, and reads nothing more.
   Received receive(Turn turn, const std::function<void(Frame)>& take);
   void close();
 

@@ -15,15 +15,16 @@ namespace lockstep::rpc::inline internal {
 /// Connects workers of one machine, network namespace and user, each pair by one Unix socket.
 class LocalMeeting {
  public:
-  /// Listens under a name of its own. Errors: SystemError.
+  /// Listens under a unique name.
+  /// Errors: SystemError.
   LocalMeeting();
 
-  /// Puts on the card how this worker is found.
+  /// Writes the address of this worker on its card.
   void describe(WorkerCard& card) const;
 
-  /// Collective, over all workers: the sockets to those of this machine, by rank, without those to
-  /// which device maps say how tensors go. Errors: as a collective's; CommError naming a worker
-  /// that cannot be reached.
+  /// The sockets to workers of this machine, by rank, except those for which device maps exist.
+  /// Collective over all workers.
+  /// Errors: as a collective's; CommError that names a worker that cannot be reached.
   std::unordered_map<int, UniqueFd> connect(const ProcessGroup& group,
                                             const std::vector<WorkerCard>& cards,
                                             const Deadline& deadline);

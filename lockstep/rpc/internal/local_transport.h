@@ -20,53 +20,56 @@
 
 namespace lockstep::rpc::inline internal {
 
-/// What carries calls, and their answers, between workers of one machine: Unix sockets, written to
-/// by the threads that call and serve, and read by a thread of its own, or by one that waits for an
-/// answer. Between machines, to itself, and where device maps say how tensors go, a worker takes
-/// LibTorch's agent; and so does what distributed autograd sends of itself.
-/// Threads: any. Lifetime: stop() before what it serves goes; answers may come later, to nobody.
+/// Transports calls and replies between workers of one machine over Unix sockets. Calling and
+/// serving threads write; a thread of the transport, or one that waits for a reply, reads.
+/// LibTorch's agent transports messages between machines, to itself, with device maps, and those of
+/// distributed autograd.
+/// Threads: any.
+/// Lifetime: call stop() before the receiver is destroyed; later replies are discarded.
 class LocalTransport {
  public:
   using Answer = c10::intrusive_ptr<c10::ivalue::Future>;
 
-  /// What comes of it. Threads: the transport's own, which must not be held.
+  /// Handles received messages.
+  /// Threads: the transport's own, which must not be blocked.
   class Receiver {
    public:
     virtual ~Receiver() = default;
-    /// The answer to a request; a message, later or at once.
+    /// Serves a request; returns its reply, a message, at once or later.
     virtual Answer serve(torch::distributed::rpc::Message& request,
                          std::vector<c10::Stream> streams) = 0;
-    /// To a request that was thrown away.
+    /// The reply to a request that was too large and has been discarded.
     virtual Answer refuse_large(std::size_t size_bytes, std::int64_t id) = 0;
-    /// A worker's connection has ended.
+    /// The connection of a worker has ended.
     virtual void note_lost(int rank) = 0;
-    /// What another worker told with tell_of_loss(): before its own connection can end. Threads:
-    /// also those that look for an answer; it must not wait.
+    /// Another worker called tell_of_loss(); arrives before its own connection can end.
+    /// Threads: also those that wait for a reply; it must not wait.
     virtual void note_told_of_loss(std::int64_t rank) noexcept = 0;
-    /// A request timed out of which nothing had been sent, nor will be. Before its answer fails.
+    /// A request timed out before anything of it was sent; called before its reply fails.
     virtual void note_never_sent() noexcept = 0;
   };
 
-  /// `sockets`: by the rank of the other worker. Requests and answers of more than `most_bytes` are
-  /// refused.
+  /// `sockets`: by rank of the other worker.
+  /// `most_bytes`: larger requests and replies are refused.
   LocalTransport(std::unordered_map<int, UniqueFd> sockets, std::size_t most_bytes,
                  Receiver& receiver);
   ~LocalTransport();
   void start();
-  /// Closes the connections and waits for what the thread is at. Not on that thread. The first
-  /// time.
+  /// Closes the connections and waits for the transport's thread. Do not call it on that thread;
+  /// only the first call has an effect.
   void stop() noexcept;
 
   bool reaches(int rank) const { return links_.contains(rank); }
-  /// The answer: a message; or an error as LibTorch's agent gives: of a timeout, of a connection
-  /// that has ended. Waits for nobody. Errors: UsageError for tensors that have a problem.
+  /// Sends a request. Returns the future reply: a message, or an error like those of LibTorch's
+  /// agent, for a timeout or a connection that has ended. Does not wait.
+  /// Errors: UsageError for tensors that have a problem.
   Answer send(int rank, torch::distributed::rpc::Message& request,
               std::chrono::milliseconds timeout);
-  /// Tells all others that this worker has lost one, so that they know whose end was the first if
-  /// this worker's follows. Waits for nobody.
+  /// Notifies the other workers that this worker has lost one, so that they know which failed first
+  /// if this worker's end follows. Does not wait.
   void tell_of_loss(int rank);
-  /// Reads what comes from a worker, for a moment at most, until there is this answer, which is
-  /// then complete. What else comes is left to the transport's own thread.
+  /// Reads from a worker, for a moment at most, until this reply is complete. Other messages are
+  /// left to the transport's thread.
   void look_for(const c10::ivalue::Future& answer, int rank);
 
  private:
@@ -76,7 +79,7 @@ class LocalTransport {
     Answer answer;
   };
 
-  /// A frame, and what it completes: nothing, where it is a request or comes too late.
+  /// A frame, and the reply that it completes: none for a request, or if it is late.
   struct Arrival {
     int rank = 0;
     Frame frame;
@@ -103,11 +106,11 @@ class LocalTransport {
   std::unordered_map<int, std::shared_ptr<LocalLink>> links_;
   std::atomic<bool> stopped_{false};
   std::shared_mutex looking_;  ///< held by looking threads until it has stopped
-  bool has_thread_ = false;    ///< known when start() has started it
+  bool has_thread_ = false;    ///< set when start() has started it
   std::atomic<std::int64_t> next_id_{0};
   Mutex mutex_;
   std::unordered_map<std::int64_t, Pending> pending_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::vector<Arrival> left_ LOCKSTEP_GUARDED_BY(mutex_);  ///< by looking threads
+  std::vector<Arrival> left_ LOCKSTEP_GUARDED_BY(mutex_);  ///< by waiting threads
   Deadline::Clock::time_point wakes_at_ LOCKSTEP_GUARDED_BY(mutex_) =
       Deadline::Clock::time_point::max();
   BackgroundTask thread_{"rpc: read what other workers of this machine send"};

@@ -11,26 +11,27 @@
 
 namespace lockstep::rpc::inline internal {
 
-/// What each worker says of itself to the others.
+/// What a worker tells the others about itself.
 struct WorkerCard {
   std::string name;
   DeviceMaps device_maps = {};
-  std::string machine = {};       ///< the same for those that LocalTransport connects
-  std::string local_name = {};    ///< where it is found by others of its machine
-  std::uint64_t local_token = 0;  ///< by which they find each other, and nobody else
-  std::string problem = {};       ///< why its options cannot be; none: empty
+  std::string machine = {};       ///< equal for workers that LocalTransport connects
+  std::string local_name = {};    ///< its address for workers of its machine
+  std::uint64_t local_token = 0;  ///< secret by which they recognize each other
+  std::string problem = {};       ///< why its options are invalid; empty if they are valid
 };
 
-/// Collective: all workers' cards, by rank. Errors: as a collective's.
+/// All workers' cards, by rank. Collective.
+/// Errors: as a collective's.
 std::vector<WorkerCard> exchange_cards(const ProcessGroup& group, const WorkerCard& own,
                                        const Deadline& deadline);
 
-/// Errors: UsageError for options that cannot be, for names that are empty, longer than 128
-/// letters, or of two workers, and for device maps of no worker, with devices other than CUDA's or
-/// two to one.
+/// Errors: UsageError for invalid options; for names that are empty, longer than 128 characters, or
+/// not unique; for device maps of an unknown worker, with devices other than CUDA's, or that map
+/// two devices to one.
 void check_cards(const std::vector<WorkerCard>& cards);
 
-/// What a worker's agent must know to give back what others' device maps send to it.
+/// What a worker's agent needs to send back tensors by the others' device maps.
 struct DevicePlan {
   DeviceMaps reverse;
   std::vector<c10::Device> devices;  ///< of this worker; each once

@@ -14,30 +14,33 @@
 
 namespace lockstep::rpc::inline internal {
 
-/// Memory that a worker fills with a tensor and another worker of its machine then keeps as the
-/// tensor's own: a file in memory that both map. Its first page holds one word, which says whether
-/// a tensor lies in the block; the tensor's elements follow. Threads: is_lent() and give_back()
-/// from any of both processes. Lifetime: the kernel frees the memory when neither process has it
-/// mapped, however they end.
+/// Memory that a worker fills with a tensor, and another worker of its machine then uses as the
+/// tensor's storage: a memory file that both map. Its first page holds one word, which says whether
+/// the block holds a tensor; the tensor's elements follow.
+/// Threads: is_lent() and give_back() from any thread of both processes.
+/// Lifetime: the kernel frees the memory when neither process maps it, however they end.
 class MemoryBlock {
  public:
-  /// The sender's: a new block, populated and lent. Errors: SystemError where memory is short.
+  /// For the sender: a new block, populated and lent.
+  /// Errors: SystemError if memory is short.
   MemoryBlock(std::uint64_t number, std::uint64_t bytes);
-  /// The receiver's. Errors: UsageError where `file` is not that of such a block; SystemError.
+  /// For the receiver: maps a block.
+  /// Errors: UsageError if `file` is no such block; SystemError.
   MemoryBlock(std::uint64_t number, std::uint64_t bytes, UniqueFd file);
 
   std::uint64_t number() const { return number_; }
-  /// Room for elements.
+  /// Size of the part for elements.
   std::uint64_t bytes() const { return bytes_; }
   std::byte* data() const;
 
   bool is_lent() const { return word().load(std::memory_order_acquire) != 0; }
   void lend() { word().store(1, std::memory_order_relaxed); }
-  /// By the receiver, when its tensor ends; or by the sender, of a tensor that it never sent.
+  /// Called by the receiver when its tensor is destroyed, or by the sender of a tensor that it did
+  /// not send.
   void give_back() { word().store(0, std::memory_order_release); }
 
-  /// The sender's, until the receiver has it. Only while the block is lent, by the thread that
-  /// sends.
+  /// The sender's descriptor, until the receiver has it. Use it only while the block is lent, on
+  /// the sending thread.
   UniqueFd& file() { return file_; }
 
  private:
@@ -49,12 +52,11 @@ class MemoryBlock {
   SharedMapping mapping_;
 };
 
-/// The tensor of a frame that is not sent yet, in a block. Gives the block back where it is not
-/// handed over. Movable.
+/// A tensor of an unsent frame, in a block. Gives the block back unless it is handed over. Movable.
 class Loan {
  public:
-  /// Takes the block's file, if the receiver has not got it: the receiver may give the block back,
-  /// and another thread lend it again, before the thread that sends it goes on.
+  /// Takes the block's descriptor if the receiver does not have it. Otherwise the receiver could
+  /// give the block back, and another thread lend it again, before the sending thread continues.
   explicit Loan(std::shared_ptr<MemoryBlock> block)
       : block_(std::move(block)), file_(std::move(block_->file())) {}
   Loan(Loan&&) = default;
@@ -70,9 +72,9 @@ class Loan {
   }
 
   const MemoryBlock& block() const { return *block_; }
-  /// To be sent beside the frame, where it is valid.
+  /// To send beside the frame, if valid.
   const UniqueFd& file() const { return file_; }
-  /// The receiver has the block, and its file.
+  /// Marks that the receiver has the block and its descriptor.
   void hand_over() {
     file_.reset();
     block_.reset();
@@ -83,16 +85,20 @@ class Loan {
   UniqueFd file_;
 };
 
-/// The blocks in which a worker passes tensors to one other. A block whose tensor has ended is used
-/// again. Threads: any.
+/// Blocks in which a worker passes tensors to one other worker. A block is reused when its tensor
+/// is destroyed.
+/// Threads: any.
 class LentBlocks {
  public:
+  /// Limits on sizes and numbers.
   struct Limits {
-    /// Of a tensor. Smaller ones go through the socket: a block costs more than it saves.
+    /// Smallest tensor in a block; smaller ones go through the socket, since a block costs more
+    /// than it saves.
     std::uint64_t least_bytes = std::uint64_t{32} << 10;
-    /// In blocks that hold tensors. What is more goes through the socket, which keeps no copy.
+    /// Bytes of blocks that hold tensors; beyond it tensors go through the socket, which keeps no
+    /// copy.
     std::uint64_t most_lent_bytes = std::uint64_t{2} << 30;
-    /// In blocks that hold none.
+    /// Bytes of blocks that hold none.
     std::uint64_t most_idle_bytes = std::uint64_t{256} << 20;
     std::size_t most_blocks = 1024;
   };
@@ -100,12 +106,12 @@ class LentBlocks {
   LentBlocks() : LentBlocks(Limits{}) {}
   explicit LentBlocks(const Limits& limits) : limits_(limits) {}
 
-  /// A block with room for a tensor of so many bytes; null where none can be had.
+  /// A block for a tensor of so many bytes; null if there is none.
   std::shared_ptr<MemoryBlock> lend(std::uint64_t bytes) noexcept;
-  /// Takes idle blocks above most_idle_bytes out. Returns the numbers of those that the receiver
-  /// has, which it is to unmap.
+  /// Removes idle blocks beyond most_idle_bytes. Returns the numbers of those that the receiver
+  /// must unmap.
   std::vector<std::uint64_t> drop_idle();
-  /// The other worker is gone.
+  /// Removes all blocks, when the other worker is lost.
   void clear();
 
  private:
@@ -117,14 +123,17 @@ class LentBlocks {
   std::uint64_t next_number_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
 };
 
-/// The blocks that another worker has lent to this one. Threads: one at a time.
+/// Blocks that another worker has lent to this one.
+/// Threads: one at a time.
 class BorrowedBlocks {
  public:
-  /// Errors: as MemoryBlock; UsageError for a number that is in use.
+  /// Adds a block.
+  /// Errors: as MemoryBlock; UsageError for a number in use.
   void add(std::uint64_t number, std::uint64_t bytes, UniqueFd file);
-  /// Errors: UsageError where there is none, or one of fewer bytes.
+  /// The block of a number.
+  /// Errors: UsageError if there is none, or for one of fewer bytes.
   const std::shared_ptr<MemoryBlock>& at(std::uint64_t number, std::uint64_t bytes) const;
-  /// Unmaps it when its last tensor ends.
+  /// Removes a block; it is unmapped when its last tensor is destroyed.
   void drop(std::uint64_t number) { blocks_.erase(number); }
 
  private:

@@ -20,20 +20,21 @@ namespace lockstep::rpc::inline internal {
 
 class Worker;
 
-/// A call that was made, until its answer is taken. Threads: any.
+/// A call, until its reply is taken.
+/// Threads: any.
 class PendingCall {
  public:
-  /// `what`: of errors, "rpc call of 'f' on worker 'w1' (rank 1)". `arguments`: what gradients of
-  /// the answer would go on to.
+  /// `what`: for error messages, "rpc call of 'f' on worker 'w1' (rank 1)".
+  /// `arguments`: tensors to which gradients of the reply flow.
   PendingCall(std::weak_ptr<Worker> worker, int target, std::string what,
               std::chrono::milliseconds timeout, c10::intrusive_ptr<c10::ivalue::Future> answer,
               std::vector<at::Tensor> arguments);
 
-  /// The result; again at each call. Errors: RemoteError, PeerLost, TimeoutError; CommError for an
-  /// answer that makes no sense.
+  /// Waits for the result; may be called again.
+  /// Errors: RemoteError, PeerLost, TimeoutError; CommError for an invalid reply.
   c10::IValue wait();
   bool done() const { return answer_->completed(); }
-  /// Runs `action`, on any thread, once there is an answer or it is known that none will come.
+  /// Runs `action`, on any thread, when done() becomes true.
   void when_done(std::function<void()> action);
 
  private:
@@ -57,7 +58,7 @@ class PendingCall {
   Mutex mutex_;
   std::optional<c10::IValue> value_ LOCKSTEP_GUARDED_BY(mutex_);
   std::exception_ptr error_ LOCKSTEP_GUARDED_BY(mutex_);
-  /// Until the answer is taken.
+  /// Until the reply is taken.
   std::vector<at::Tensor> arguments_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 

@@ -11,17 +11,19 @@ namespace lockstep::rpc::inline internal {
 class PendingCall;
 class Worker;
 
-/// What copies of an RRef share: one hold of this worker on the value, given back at its end.
+/// State that copies of an RRef share: one hold of this worker on the value, released by the
+/// destructor.
 class RRefState final : public c10::RRefInterface {
  public:
-  /// `making`: the call that makes the value, where that is under way.
+  /// `making`: the call that makes the value, if it is in flight.
   RRefState(std::weak_ptr<Worker> worker, const RRefKey& key,
             std::shared_ptr<PendingCall> making = nullptr);
   ~RRefState() override;
 
   const RRefKey& key() const { return key_; }
   std::shared_ptr<Worker> worker() const;
-  /// Returns once the owner has the value. Errors: why there will be none.
+  /// Waits until the owner has the value.
+  /// Errors: as rpc::call, if there will be no value.
   void wait_until_made() const;
 
   c10::worker_id_t owner() const override { return static_cast<c10::worker_id_t>(key_.owner); }

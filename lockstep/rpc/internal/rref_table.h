@@ -11,29 +11,31 @@
 
 namespace lockstep::rpc::inline internal {
 
-/// The values that this worker keeps for others, and who holds a reference to each: a value goes
-/// when the last one is released. Threads: any; values are destroyed outside of its lock.
+/// Values that this worker keeps, and the workers that hold references to each. A value is
+/// destroyed when its last reference is released.
+/// Threads: any; values are destroyed outside of its lock.
 class RRefTable {
  public:
-  /// A value that is about to be made: the worker that asks for it may release it, or be gone,
-  /// before it is there.
-  /// Errors: UsageError for a key that is taken.
+  /// Announces a value that is being made, since the worker that requests it may release it, or be
+  /// lost, before it exists.
+  /// Errors: UsageError for a key in use.
   void expect(const RRefKey& key, int holder);
-  /// Of one that is expected; where nobody holds it any more, it goes.
+  /// Inserts an expected value; destroys it at once if no worker holds it any more.
   void insert(const RRefKey& key, c10::IValue value);
-  /// Errors: UsageError for a value that is not here (yet, or any more).
+  /// The value of a key.
+  /// Errors: UsageError if it is not here (yet, or any more).
   c10::IValue value(const RRefKey& key) const;
-  /// Nothing for a worker that is gone: it would give nothing back.
+  /// Adds a hold; does nothing for a lost worker, which would never release it.
   void hold(const RRefKey& key, int holder);
-  /// Nothing where it is not held.
+  /// Removes a hold, if there is one.
   void release(const RRefKey& key, int holder);
-  /// Releases all that a worker held, which is gone, and all that others hold for it later.
+  /// Releases all holds of a lost worker, and those that are added for it later.
   void note_gone(int holder);
 
  private:
   struct Kept {
     std::optional<c10::IValue> value;
-    std::map<int, int> holders;  ///< how often each holds it
+    std::map<int, int> holders;  ///< number of holds, by worker
   };
   mutable Mutex mutex_;
   std::map<RRefKey, Kept> kept_ LOCKSTEP_GUARDED_BY(mutex_);

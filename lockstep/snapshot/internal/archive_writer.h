@@ -14,9 +14,9 @@ inline constexpr const char* kPickleRecord = "data.pkl";
 inline constexpr const char* kByteOrderRecord = "byteorder";
 inline constexpr const char* kStoragePrefix = "data/";
 
-/// LibTorch's archive writer on top of a stream that may fail. LibTorch does not expect that: its
-/// writer leaks, forgets the reason, and throws from its destructor. So it never learns of a
-/// failure: from then on its bytes are dropped, and the reason is thrown at the end.
+/// LibTorch's archive writer on a stream that may fail. LibTorch's writer does not handle failures:
+/// it leaks, loses the error, and throws from its destructor. So this class hides them from it:
+/// after a failure it drops all bytes, and throws the error at the end.
 class ArchiveWriter {
  public:
   using Output = std::function<void(const void* data, std::size_t bytes)>;

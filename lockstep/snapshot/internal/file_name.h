@@ -4,7 +4,7 @@
 
 namespace lockstep::inline internal {
 
-/// A name of a file in a folder that leads nowhere else.
+/// Whether a name is that of a file in a directory, and leads to no other directory.
 inline bool is_file_name(std::string_view name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos &&
          name.find('\0') == std::string_view::npos;

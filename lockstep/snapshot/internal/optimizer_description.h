@@ -15,32 +15,32 @@
 #include <ATen/core/ivalue.h>
 #include <torch/optim/optimizer.h>
 
-/// Options and state of Lockstep's own optimizers as data, so that snapshots, archives and
-/// comparisons of replicas know them without their classes.
+/// Options and state of Lockstep's optimizers as data, so that snapshots, archives and comparisons
+/// of replicas do not need their classes.
 namespace lockstep::inline internal {
 
 using OptionValue = std::variant<double, bool, std::tuple<double, double>>;
 
-/// An optimizer by PyTorch's names.
+/// Description of an optimizer, with PyTorch's names.
 struct OptimizerDescription {
   const char* name;
-  /// Hyperparameters of a parameter group and their defaults; the first is "lr".
+  /// Hyperparameters of a parameter group and their defaults; "lr" is the first.
   std::vector<std::pair<const char*, OptionValue>> options;
-  /// What Python's parameter groups hold beside them. Checked when read where it changes the
-  /// arithmetic ("decoupled_weight_decay").
+  /// Further entries of Python's parameter groups. Checked on loading if they change the arithmetic
+  /// ("decoupled_weight_decay").
   std::vector<std::pair<const char*, c10::IValue>> constants;
-  /// Of the state of a parameter: whether it has "step", its numbers, which begin with 1, and its
-  /// tensors, each of the parameter's shape or undefined.
+  /// State of a parameter: whether it has "step"; numbers (initially 1); tensors, each of the
+  /// parameter's shape or undefined.
   bool counts_steps;
   std::vector<const char*> numbers;
   std::vector<const char*> tensors;
-  /// How many of the tensors, from the first, every state has.
+  /// Number of tensors, from the first, that every state has.
   std::size_t required_tensors;
-  /// Options, and the tensor that each requires where it is true or above 0.
+  /// Options, and the tensor that each requires if it is true or above 0.
   std::vector<std::pair<const char*, const char*>> tensors_of_options;
 };
 
-/// Whether the state of a parameter has a number, count or tensor of this name.
+/// Whether the state of a parameter has a number, step or tensor of this name.
 bool has_state(const OptimizerDescription& description, std::string_view name);
 
 /// Options of a parameter group, in the order of the description.
@@ -60,17 +60,17 @@ class DescribedOptions final : public torch::optim::OptimizerOptions {
   std::vector<OptionValue> values;
   /// Numbers that Python's schedulers keep in a group: "initial_lr", "max_lr", ….
   std::map<std::string, double> scheduler_values = {};
-  /// Of the tensors of states that are made; empty: the parameter's. No part of a state dict.
+  /// The dtype of new state tensors; unset: the parameter's. Not in state dicts.
   std::optional<at::ScalarType> state_dtype = {};
 };
 
-/// The dtype of the state of a parameter in such a group.
+/// The dtype of a parameter's state in such a group.
 at::ScalarType state_dtype_of(const DescribedOptions& options, const at::Tensor& parameter);
 
-/// Whether a state under these options has tensor `k` of the description.
+/// Whether a state with these options has tensor `k` of the description.
 bool requires_tensor(const DescribedOptions& options, std::size_t k);
 
-/// The state of a parameter, in the order of the description.
+/// State of a parameter, in the order of the description.
 class DescribedState final : public torch::optim::OptimizerParamState {
  public:
   explicit DescribedState(const OptimizerDescription& description);
@@ -85,7 +85,7 @@ class DescribedState final : public torch::optim::OptimizerParamState {
   std::vector<at::Tensor> tensors;
 };
 
-/// The description of one of Lockstep's own optimizers; null for any other.
+/// The description of one of Lockstep's optimizers; null for any other.
 const OptimizerDescription* find_description(const torch::optim::Optimizer& optimizer);
 
 }  // namespace lockstep::inline internal

@@ -15,12 +15,11 @@
 
 #include "lockstep/snapshot/internal/optimizer_description.h"
 
-/// The optimizers that snapshots know, as data: which options and which state each has, by Python's
-/// names. `visit` is called with each name and a reference to the value.
+/// Options and state of the optimizers that snapshots know, as data with Python's names. `visit` is
+/// called with each name and a reference to the value.
 namespace lockstep::inline internal {
 
-/// A flag that Python's optimizer has beside the options, and the value that it must have for
-/// LibTorch's optimizer to do the same.
+/// A flag of Python's optimizer, and the value for which LibTorch's optimizer does the same.
 using FixedFlag = std::pair<const char*, bool>;
 
 struct SgdKind {
@@ -44,7 +43,7 @@ struct SgdKind {
   }
 };
 
-/// What Adam and AdamW have in common.
+/// Fields of Adam and AdamW.
 struct AdamFields {
   template <class AnyOptions, class Visit>
   static void visit_options(AnyOptions& options, const Visit& visit) {
@@ -128,7 +127,7 @@ struct AdagradKind {
   }
 };
 
-/// One of Lockstep's own optimizers.
+/// One of Lockstep's optimizers.
 struct DescribedKind {
   using Options = DescribedOptions;
   using State = DescribedState;
@@ -153,7 +152,7 @@ struct DescribedKind {
   }
 };
 
-/// A kind's properties that Lockstep's own optimizers have in their description.
+/// Properties of a kind; Lockstep's optimizers have them in their description.
 template <class Kind>
 const char* kind_name(const Kind& kind) {
   if constexpr (std::is_same_v<Kind, DescribedKind>) {
@@ -170,8 +169,8 @@ std::unique_ptr<typename Kind::State> make_state(const Kind& kind) {
     return std::make_unique<typename Kind::State>();
   }
 }
-/// Calls `visit` with the names of what Python's parameter groups hold beside the options, the
-/// value, and whether no other value can be loaded.
+/// Calls `visit` for each further entry of Python's parameter groups: name, value, and whether
+/// other values are refused on loading.
 template <class Kind, class Visit>
 void visit_constants(const Kind& kind, const Visit& visit) {
   if constexpr (std::is_same_v<Kind, DescribedKind>) {
@@ -186,7 +185,7 @@ void visit_constants(const Kind& kind, const Visit& visit) {
 inline constexpr const char* kKnownOptimizers =
     "SGD, Adam, AdamW, RMSprop and Adagrad of LibTorch and all of lockstep/optim/optimizers.h";
 
-/// Calls `action` with the kind of the optimizer. Returns false when it is none of them.
+/// Calls `action` with the kind of the optimizer. False: it is of no known kind.
 template <class Action>
 bool with_optimizer_kind(const torch::optim::Optimizer& optimizer, const Action& action) {
   if (const OptimizerDescription* const description = find_description(optimizer)) {

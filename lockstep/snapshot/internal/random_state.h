@@ -6,14 +6,15 @@
 
 namespace lockstep::inline internal {
 
-/// The state of a device's default random generator (torch.get_rng_state, torch.cuda.get_rng_state)
-/// as a uint8 tensor on the CPU.
+/// State of a device's default random generator (torch.get_rng_state, torch.cuda.get_rng_state), a
+/// uint8 tensor on the CPU.
 at::Tensor random_state(c10::Device device);
 
-/// Errors: UsageError when `state` is no state of such a generator.
+/// Sets it.
+/// Errors: UsageError if `state` is no state of such a generator.
 void set_random_state(c10::Device device, const at::Tensor& state);
 
-/// Throws what set_random_state would for a size or dtype that is wrong, and changes nothing.
+/// Throws what set_random_state() would throw for a wrong size or dtype; changes nothing.
 void check_random_state(c10::Device device, const at::Tensor& state);
 
 }  // namespace lockstep::inline internal

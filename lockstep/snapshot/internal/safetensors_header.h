@@ -10,7 +10,7 @@
 
 namespace lockstep::inline internal {
 
-/// One tensor of a safetensors file; its bytes are counted from the end of the header.
+/// A tensor of a safetensors file; byte positions count from the end of the header.
 struct SafetensorsEntry {
   std::string name;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
@@ -19,31 +19,33 @@ struct SafetensorsEntry {
   std::uint64_t end_bytes = 0;
 };
 
-/// The JSON that a safetensors file begins with, as a value.
+/// The JSON at the start of a safetensors file.
 struct SafetensorsHeader {
-  std::vector<SafetensorsEntry> tensors;  ///< In the order of the text.
+  std::vector<SafetensorsEntry> tensors;  ///< in the order of the text
   std::map<std::string, std::string> metadata;
 };
 
-/// What a header of n bytes and the tensors that it describes take, beside their data, is at most
-/// kAnyHeaderBytes + n * kHeaderBytesAByte.
+/// Parsing a header of n bytes, and its tensors without their data, takes at most kAnyHeaderBytes +
+/// n * kHeaderBytesAByte bytes.
 inline constexpr std::uint64_t kHeaderBytesAByte = 64;
 inline constexpr std::uint64_t kAnyHeaderBytes = std::uint64_t{4} << 20;
-/// What a file must not exceed: the limit of Hugging Face's reader.
+/// Largest header in bytes: the limit of Hugging Face's reader.
 inline constexpr std::uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 
-/// Whether the format has the dtype.
+/// Whether the format supports the dtype.
 bool is_safetensors_dtype(c10::ScalarType dtype);
 
-/// Gives each entry, of which name, dtype and shape are set, its place: one behind the other
-/// without a gap, larger elements first, so that each lies at a multiple of its element's size.
+/// Sets the byte positions of entries with name, dtype and shape: without gaps, larger elements
+/// first, so that each tensor is aligned to its element size.
 void place_safetensors(std::vector<SafetensorsEntry>& tensors);
 
-/// Padded with spaces to a multiple of 8 bytes. Errors: UsageError for names that are no UTF-8.
+/// The text of a header, padded with spaces to a multiple of 8 bytes.
+/// Errors: UsageError for names that are not UTF-8.
 std::string safetensors_header_text(const SafetensorsHeader& header);
 
-/// Trusts nothing: every tensor has the bytes that its dtype and shape take, and all together cover
-/// the `data_bytes` behind the header, each byte once. `source`: for errors, "read x.safetensors".
+/// Parses a header. Trusts nothing: every tensor has the bytes that its dtype and shape need, and
+/// together they cover the `data_bytes` after the header exactly once.
+/// `source`: for error messages, "read x.safetensors".
 /// Errors: CorruptFile; UsageError for a dtype that LibTorch does not have.
 SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_bytes,
                                            const std::string& source);

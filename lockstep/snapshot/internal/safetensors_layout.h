@@ -7,13 +7,14 @@
 
 namespace lockstep::inline internal {
 
-/// What a safetensors file holds, and where its data begin.
+/// The header of a safetensors file, and the position of its data.
 struct SafetensorsLayout {
   SafetensorsHeader header;
   std::uint64_t data_begin = 0;
 };
 
-/// Reads the header alone. Errors: as read_safetensors.
+/// Reads only the header.
+/// Errors: as read_safetensors.
 SafetensorsLayout read_safetensors_layout(const ReadableFile& file);
 
 }  // namespace lockstep::inline internal

@@ -13,21 +13,22 @@
 
 namespace lockstep::inline internal {
 
-/// As save(), and by what the file is known again.
+/// As save(); returns the digest of the file.
 FileDigest save_file(const std::filesystem::path& path, const c10::IValue& value,
                      const SaveFileOptions& options = {});
 
-/// As load(), of a file whose checksum has been found right.
+/// As load(), for a file whose checksum has been verified.
 c10::IValue load_verified(const ReadableFile& file);
 
-/// A file's values without the tensors' numbers, which are not read; nor is anything verified.
+/// A file's values without the data of tensors, which is neither read nor verified.
 struct Outline {
   c10::IValue tree;
-  /// Of each storage, by its address, the zip archive's record: "data/0".
+  /// The record of each storage, by its address: "data/0".
   std::map<const c10::StorageImpl*, ZipRecord> records;
 };
 
-/// Reads little of a large file. Errors: as load(), for what it reads.
+/// Reads the outline of a file, a small part of a large file.
+/// Errors: as load(), for what it reads.
 Outline load_outline(const ReadableFile& file);
 
 }  // namespace lockstep::inline internal

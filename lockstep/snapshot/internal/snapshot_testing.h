@@ -16,8 +16,8 @@ void put_file_bytes(const std::filesystem::path& path, const std::string& bytes)
 /// Same dtype, sizes, strides and bits: equal NaNs are the same, 0.0 and -0.0 are not.
 bool same_bits(const at::Tensor& a, const at::Tensor& b);
 
-/// While it lives this process can write files of at most `bytes` bytes: a full disk that needs no
-/// privileges.
+/// Limits the size of files that this process can write during its life: simulates a full disk
+/// without privileges.
 class FullDisk {
  public:
   explicit FullDisk(std::size_t bytes);

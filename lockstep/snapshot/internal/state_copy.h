@@ -7,16 +7,16 @@
 
 namespace lockstep::inline internal {
 
-/// A copy of a training's state in CPU memory that is used again for the next copy, so that taking
-/// one costs neither page faults nor more than its own size.
+/// A copy of a training state in CPU memory that the next copy reuses, so that it costs no page
+/// faults and no further memory.
 class StateCopy {
  public:
-  /// The same tree of a writable_value(), over memory of its own wherever others hold the tensors'.
-  /// Tensors that shared memory share it in the copy. It holds until the next call.
+  /// Copies the tree of a writable_value(); tensors with a single owner are not copied. Tensors
+  /// that shared memory share it in the copy. The copy is valid until the next call.
   c10::IValue take(const c10::IValue& writable);
 
  private:
-  /// One a storage, in the order of the tree, as bytes.
+  /// One per storage, in the order of the tree, as bytes.
   std::vector<at::Tensor> buffers_;
 };
 

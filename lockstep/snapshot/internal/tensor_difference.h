@@ -8,6 +8,7 @@
 
 namespace lockstep::inline internal {
 
+/// A difference between saved and own tensors.
 struct TensorDifference {
   enum class Kind { kMissing, kMismatched, kUnexpected };
   Kind kind;
@@ -15,11 +16,11 @@ struct TensorDifference {
   std::string text;  ///< "'a' was saved as float[2, 3], and is double[2, 3] here"
 };
 
-/// Where `saved` has other names, shapes or dtypes than `own`, whose tensors it would be copied
-/// into: in the order of `own`, then what only `saved` has. The order of `saved` does not matter.
+/// Differences in names, shapes and dtypes between `saved` and `own`, into which it would be
+/// copied: in the order of `own`, then tensors only in `saved`. The order of `saved` is ignored.
 std::vector<TensorDifference> tensor_differences(const TensorDict& own, const TensorDict& saved);
 
-/// A name that two of the tensors have, which could not be told apart in a snapshot; or nothing.
+/// A name that occurs twice, which a snapshot could not distinguish; nullopt without one.
 std::optional<std::string> repeated_name(const TensorDict& tensors);
 
 }  // namespace lockstep::inline internal
