@@ -116,8 +116,8 @@ class Pipeline {
 /// Divides a model into stages, which share its layers and their names: a stage's state dict is a
 /// part of the model's.
 /// `cuts`: index of the first layer of each stage but the first.
-/// Errors: UsageError for cuts that do not rise or are outside of the model, and for a parameter or
-/// buffer that two stages share, since two ranks would train it separately.
+/// Errors: UsageError for cuts that do not rise or are outside of the model. UsageError for a
+/// parameter or buffer that two stages share, since two ranks would train it separately.
 std::vector<torch::nn::Sequential> cut_into_stages(const torch::nn::Sequential& net,
                                                    const std::vector<std::int64_t>& cuts);
 

@@ -64,9 +64,9 @@ class [[nodiscard]] AccumulateGuard {
 /// Under `lockstep run --max-restarts=N` a failed rank costs only the step in flight. On the
 /// survivors its collectives return without an exception, and the step is void: optimizers,
 /// schedulers and print() do nothing. At the next batch a replacement receives the state, and the
-/// loader repeats the batch. This needs a prepared optimizer and a loop over epochs(). It is off,
-/// and a failed rank restarts all ranks, with a comm hook, with a ShardedOptimizer, over nccl, and
-/// for two loops over prepared loaders at once. docs/accelerator.md says what the program must
+/// loader repeats the batch. This needs a prepared optimizer and a loop over epochs(). Recovery is
+/// off, so that a failed rank restarts all ranks, with a comm hook, a ShardedOptimizer or nccl, and
+/// when two loops over prepared loaders run at once. docs/accelerator.md says what the program must
 /// register.
 ///
 /// Threads: call from the training thread; one accelerator at a time.

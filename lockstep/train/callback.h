@@ -85,8 +85,8 @@ class Callback {
   virtual void on_save_checkpoint(TrainerState&) {}
   /// Runs after an error that ends the fit.
   virtual void on_exception(TrainerState&, const std::exception&) {}
-  /// Runs at the end of the fit. If a rank is preempted while ranks are replaced, only on rank 0,
-  /// since `lockstep scale` removes a rank in the same way and the training run continues.
+  /// Runs at the end of the fit. If a rank is preempted while ranks are replaced, it runs only on
+  /// rank 0: `lockstep scale` removes a rank in the same way, and the training run continues.
   virtual void on_fit_end(TrainerState&) {}
 };
 

@@ -65,9 +65,9 @@ struct TrainerOptions {
   std::int64_t log_every_n_steps = 50;
   /// Allow only operators that give the same bits in every run; others throw.
   bool deterministic = false;
-  /// What to do with gradients that are not finite. With kIgnore and kStop, also a loss that is not
-  /// finite ends the run with an Error that names rank and step, before metrics or a snapshot are
-  /// written.
+  /// What to do with gradients that are not finite. A loss that is not finite ends the run with an
+  /// Error that names rank and step, before metrics or a snapshot are written; kReport and kSkip
+  /// allow it.
   NonFinite non_finite = NonFinite::kIgnore;
   /// Seeds the order of samples and, together with the rank, each rank's random numbers.
   std::uint64_t seed = 0;
