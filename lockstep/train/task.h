@@ -57,7 +57,7 @@ class Task {
  public:
   /// The model that steps receive.
   using Model = PreparedModel<Module>;
-  /// The batch that steps receive, already on the rank's device.
+  /// The batch that steps receive. The tensors of a torch::data::Example are on the rank's device.
   using Batch = BatchType;
 
   virtual ~Task() = default;
