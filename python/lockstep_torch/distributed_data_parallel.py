@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import operator
 
 import torch
 import torch.distributed as dist
@@ -44,6 +45,11 @@ def check_tensors(module):
             raise RuntimeError(
                 f"DistributedDataParallel: {name!r} of a lazy module has no shape yet; run the module once before wrapping"
             )
+        if hasattr(tensor, "__tensor_flatten__"):
+            raise RuntimeError(
+                f"DistributedDataParallel: {name!r} is a {type(tensor).__name__}, whose memory is other tensors'; use "
+                "torch.nn.parallel's DistributedDataParallel"
+            )
         if tensor.device.type != "cpu":
             raise RuntimeError(
                 f"DistributedDataParallel: {name!r} is on {tensor.device}; lockstep_torch exchanges CPU tensors"
@@ -65,8 +71,8 @@ class DistributedDataParallel(torch.nn.Module):
     check_replicas_every: after this many exchanges compare the bits of parameters and buffers of all ranks; 0: never.
     parameters_and_buffers_to_ignore: names of what is neither compared nor exchanged.
 
-    Not supported: comm hooks, join(), parameters that are replaced after construction, pickling and deepcopy (use
-    `.module`).
+    Not supported: comm hooks, join(), pickling and deepcopy (use `.module`). Parameters that are replaced after
+    construction are an error in the next forward.
     Threads: the thread that calls forward and backward.
     Errors: RuntimeError for mistakes of the caller, torch.distributed.DistBackendError for timeouts and lost ranks.
     After an error in backward() build the wrapper anew.
@@ -110,14 +116,27 @@ class DistributedDataParallel(torch.nn.Module):
             parameters_and_buffers_to_ignore=list(parameters_and_buffers_to_ignore),
         )
         self._finds_unused_parameters = find_unused_parameters
+        self._wrapped = list(module.parameters())
 
     def forward(self, *args, **kwargs):
+        self._check_parameters()
         self._replica.before_forward(self.module.training)
         outputs = self.module(*args, **kwargs)
         if self._finds_unused_parameters:
             self._replica.add_outputs(list(tensors_in(outputs)))
         self._replica.after_forward()
         return outputs
+
+    def _check_parameters(self):
+        now = dict(self.module.named_parameters())
+        if len(now) == len(self._wrapped) and all(map(operator.is_, now.values(), self._wrapped)):
+            return
+        known = {id(parameter) for parameter in self._wrapped}
+        new = [name for name, parameter in now.items() if id(parameter) not in known]
+        raise RuntimeError(
+            f"DistributedDataParallel: parameters were added, replaced or removed after construction: {new or 'removed'}; "
+            "wrap the module again"
+        )
 
     @contextlib.contextmanager
     def no_sync(self):

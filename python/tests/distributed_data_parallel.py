@@ -12,6 +12,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import distribute_module
 from torch.utils.checkpoint import checkpoint
 
 import lockstep_torch
@@ -208,6 +210,12 @@ def mistakes_are_refused():
         with torch.no_grad():
             model.module.first.bias[5] = rank
         refuses(RuntimeError, "first.bias", model.check_replicas_agree)
+    model = ddp(make(Net))
+    model.module.head.weight = nn.Parameter(model.module.head.weight.detach().clone())
+    refuses(RuntimeError, "['head.weight']; wrap the module again", lambda: model(batch(0)[0]))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    sharded = distribute_module(nn.Linear(4, 4), mesh)
+    refuses(RuntimeError, "'weight' is a DTensor", lambda: ddp(sharded))
     model = ddp(make(Net))
     model.module.head.weight.requires_grad_(False)
     refuses(RuntimeError, "head.weight", lambda: model(batch(0)[0]))
