@@ -4,14 +4,18 @@
 
 namespace lockstep {
 
-/// kAvg divides the sum by the number of ranks (floating point only); kBand, kBor and kBxor are
-/// bitwise (integers and bool only). kMin and kMax give NaN where any rank has one, as at::minimum
-/// and at::maximum do, in whatever order ranks come (nccl: as NCCL does); which NaN, and which sign
-/// a zero has that is +0 on some ranks and -0 on others, is the backend's choice, the same on all
-/// ranks.
+/// How a collective combines the elements of all ranks.
+/// - kSum, kProduct: every dtype.
+/// - kAvg: the sum divided by the number of ranks; floating-point dtypes.
+/// - kMin, kMax: NaN if any rank has NaN, in any order of ranks, as at::minimum and at::maximum
+///   (nccl: as NCCL does).
+/// - kBand, kBor, kBxor: bitwise; integer dtypes and bool.
+///
+/// If several ranks have a NaN, or some have +0 and some -0, the backend chooses which one results.
+/// All ranks get the same bits.
 enum class ReduceOp : std::uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBand, kBor, kBxor };
 
-/// "SUM", as in c10d.
+/// c10d's name of the operation, such as "SUM"; "?" for a value that is none.
 const char* reduce_op_name(ReduceOp op);
 
 }  // namespace lockstep

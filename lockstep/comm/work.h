@@ -4,27 +4,27 @@
 
 namespace lockstep {
 
-/// A collective under way. Copies refer to the same collective.
-/// Threads: any may wait. Lifetime: holds the tensors until complete.
+/// Handle of a collective that may still run. Copies refer to the same collective.
+/// Threads: any thread may wait.
+/// Lifetime: keeps the tensors alive until the collective is complete.
 class Work {
  public:
   struct State;
 
-  /// Complete from the start: what a collective of one rank returns.
+  /// A complete collective, as a group of one rank returns it.
   Work() = default;
   explicit Work(std::shared_ptr<const State> state) : state_(std::move(state)) {}
 
-  /// Whether wait() would return or throw at once: true for a collective that is complete, and for
-  /// one that has failed, so that `while (!work.is_completed()) compute();` ends. A peer's death is
-  /// found when it is asked for, over gloo and shm within milliseconds; the deadline half a second
-  /// after it at the latest. It never throws; results are in place when wait() has returned, not
-  /// before.
+  /// Returns whether wait() would return or throw at once: true for a complete and for a failed
+  /// collective, so `while (!work.is_completed()) compute();` ends. Over gloo and shm a killed peer
+  /// shows within milliseconds; every failure shows at most 500 ms after the deadline. Never
+  /// throws. Call wait() before you read the results.
   bool is_completed() const;
 
-  /// Blocks until the collective is complete, for CUDA tensors until the current stream is made to
-  /// wait for it; a line every ten seconds says so. Errors: TimeoutError, PeerLost, CommError, each
-  /// naming the operation, rank, sequence number and deadline; the same each time. After an error
-  /// the group is of no further use.
+  /// Blocks until the collective is complete. For CUDA tensors it returns when the current stream
+  /// has been made to wait. Logs a warning every 10 s.
+  /// Errors: TimeoutError, PeerLost or CommError with operation, rank, sequence number and timeout;
+  /// the same error on each call. After an error the group is unusable.
   void wait() const;
 
  private:

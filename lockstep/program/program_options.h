@@ -58,7 +58,8 @@ class ProgramOptions {
   /// `about` is the first line of --help.
   explicit ProgramOptions(std::string about, ProgramOptionsSettings settings = {});
 
-  /// Adds an option. Errors: UsageError if the name is already taken.
+  /// Adds an option.
+  /// Errors: UsageError if the name is already taken.
   void add(ProgramOption option);
   /// Adds an option with a text, or with a number: integers and floating-point numbers, finite.
   void add(std::string name, std::string& value, std::string help);

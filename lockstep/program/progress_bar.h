@@ -16,7 +16,7 @@ struct Progress;
 struct ProgressBarOptions {
   /// Epochs of the training run.
   std::int64_t epochs = 1;
-  /// Steps of an epoch, 0: unknown.
+  /// Steps of an epoch.
   std::int64_t steps_per_epoch = 1;
   /// First epoch of a resumed run.
   std::int64_t first_epoch = 0;
