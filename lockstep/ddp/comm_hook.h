@@ -11,43 +11,46 @@
 
 namespace lockstep {
 
-/// Some gradients on their way: what a CommHook averages.
+/// A bucket of gradients that a CommHook averages.
 struct HookBucket {
-  /// Buckets keep their numbers and members from step to step, the same on every rank.
+  /// Number of the bucket. Buckets keep number and members from step to step, the same on every
+  /// rank.
   std::size_t index = 0;
-  /// 1-D, in memory of ProcessGroup::allocate_tensor: this rank's gradients one after the other;
-  /// zeros where it has none. The hook leaves the average over ranks in it. Its dtype is that of
-  /// the bucket's parameters, which is the same for all of them: float16 and bfloat16 too; of
-  /// complex ones, float32 or float64, two elements for each number.
+  /// This rank's gradients, concatenated: 1-D, in memory of ProcessGroup::allocate_tensor, zeros
+  /// for a parameter without a gradient. The hook writes the average over ranks into it. Its dtype
+  /// is that of the bucket's parameters, float16 and bfloat16 included. Complex parameters: float32
+  /// or float64, two elements per number.
   at::Tensor buffer = {};
-  /// The parts of the buffer, in the shapes of the parameters, and complex where these are.
+  /// Views of the buffer in the shapes of the parameters; complex for complex parameters.
   std::vector<at::Tensor> gradients = {};
+  /// The parameters, in the order of `gradients`.
   std::vector<at::Tensor> parameters = {};
 };
 
-/// How a bucket of gradients becomes its average over ranks, in place of an all-reduce: compressed,
-/// delayed or not at all. Registered by passing an object in DistributedDataParallelOptions;
-/// ddp/hooks.h has some. Sparse gradients do not come here.
+/// Averages a bucket of gradients over ranks in place of an all-reduce: compressed, delayed, or not
+/// at all. DistributedDataParallelOptions::comm_hook registers it; ddp/hooks.h has several. Sparse
+/// gradients bypass it.
 ///
-///   struct Halve final : CommHook {            // averages half of what it is given
-///     std::string describe() const override { return "halve"; }
-///     std::function<void()> start(const ProcessGroup& group, const HookBucket& bucket) override {
-///       bucket.buffer.div_(2);
-///       return start_average(group, bucket.buffer);
-///     }
-///   };
+///     struct Halve final : CommHook {            // averages half of each gradient
+///       std::string describe() const override { return "halve"; }
+///       std::function<void()> start(const ProcessGroup& group,
+///                                   const HookBucket& bucket) override {
+///         bucket.buffer.div_(2);
+///         return start_average(group, bucket.buffer);
+///       }
+///     };
 ///
-/// A hook serves one model, whose buckets its state belongs to; every model needs one of its own.
-/// Its state is in no snapshot: a run that goes on from one begins with a new hook.
+/// A hook object serves one model, because its state belongs to that model's buckets. Snapshots do
+/// not contain its state: a resumed run begins with a new hook.
 ///
-/// What a hook sends by start_average is not compared with what other ranks send, unless the
-/// backend does so itself (shm does): a hook that sends something else on some rank gets a wrong
-/// average there, or ends the process, by an assertion in Gloo. Collectives of the group are
-/// compared as ever, for which gloo needs an exchange each.
+/// Ranks do not compare the calls of start_average, except with shm. If a hook passes different
+/// sizes on some ranks, the average is wrong there, or an assertion in Gloo ends the process. Other
+/// collectives of the group are checked as usual, for which gloo needs an exchange each.
 ///
-/// Threads: one at a time, autograd's. Errors: start() and what it returns may throw; backward()
-/// throws the same on that rank, and other ranks wait for it until its process ends or their
-/// deadline passes. Then the wrapper is to be built anew, with a new hook and a new group.
+/// Threads: one at a time, an autograd thread.
+/// Errors: start() and the function that it returns may throw; backward() throws the same on that
+/// rank. Other ranks wait until its process ends or the deadline expires. Then create a new
+/// wrapper, with a new hook and a new group.
 class CommHook {
  public:
   CommHook() = default;
@@ -55,27 +58,28 @@ class CommHook {
   CommHook(const CommHook&) = delete;
   CommHook& operator=(const CommHook&) = delete;
 
-  /// Name and settings in a few words of one line: the same on every rank.
+  /// Name and settings in one line, the same on every rank.
   virtual std::string describe() const = 0;
 
-  /// Whether all ranks have the same gradients after each exchange, and so the same parameters.
+  /// Whether all ranks have equal gradients after each exchange, and so equal parameters.
   virtual bool keeps_replicas_equal() const { return true; }
 
-  /// By DistributedDataParallel when it is constructed, and by a hook for those that it calls.
-  /// Errors: UsageError the second time.
+  /// Reserves the hook for one model. DistributedDataParallel calls it, and a hook for its inner
+  /// hooks.
+  /// Errors: UsageError on the second call.
   void claim();
 
-  /// Called for each bucket, in the order of their numbers, while backward runs. Starts what can be
-  /// started; what it returns is called at the end of backward, in the same order, waits, and
-  /// leaves the average in the buffer.
+  /// Starts to average a bucket. Called for each bucket in the order of their numbers while
+  /// backward runs. The returned function is called at the end of backward, in the same order; it
+  /// waits until the average is in the buffer.
   virtual std::function<void()> start(const ProcessGroup& group, const HookBucket& bucket) = 0;
 
  private:
   bool is_claimed_ = false;
 };
 
-/// Starts to average the tensor, of a real dtype, over the ranks, in place; what it returns waits.
-/// For hooks: it is not compared with what other ranks call.
+/// Starts to average a tensor of a real dtype over the ranks, in place. The returned function
+/// waits. For hooks: ranks do not compare the call, except with shm.
 std::function<void()> start_average(const ProcessGroup& group, const at::Tensor& tensor);
 
 }  // namespace lockstep

@@ -13,29 +13,30 @@
 
 namespace lockstep {
 
-/// Splits each batch over replicas of a module in one process, one on each device, runs them in
-/// threads and gathers what they return: torch.nn.DataParallel, for CPUs too, where the cores are
-/// divided between the replicas.
+/// Splits each batch over replicas of a module in one process, one replica per device, runs them in
+/// threads and gathers their outputs: torch.nn.DataParallel, also for CPUs, where the replicas
+/// divide the cores.
 ///
-///   DataParallel model(Net(), {.device_ids = {at::kCPU, at::kCPU}});
-///   torch::optim::SGD optimizer(model->parameters(), 1e-3);
-///   torch::mse_loss(model(inputs), targets).backward();   // adds up in the module's .grad
+///     DataParallel model(Net(), {.device_ids = {at::kCPU, at::kCPU}});
+///     torch::optim::SGD optimizer(model->parameters(), 1e-3);
+///     torch::mse_loss(model(inputs), targets).backward();   // accumulates in the module's .grad
 ///
 /// Tensors among the arguments, also in vectors, optionals, pairs and tuples, are split in
-/// dimension `dim`, in chunks of ceil(size / replicas); those without dimension and everything else
-/// are copied. Outputs are put together in the same dimension, scalars as a vector of one each.
+/// dimension `dim` into chunks of ceil(size / replicas). Tensors without dimensions and all other
+/// arguments are copied. Outputs are concatenated in the same dimension, scalars into a vector.
 ///
-/// The first replica is the module itself, so that its running statistics last. The others are made
-/// by clone() when they are first needed, so the module must be a torch::nn::Cloneable, and so must
-/// its submodules; from then on they follow its parameters, buffers and train() or eval(), not what
-/// else of it is changed. On the CPU they use the module's own parameters, not copies: forward must
-/// not write to them. Backward runs on one thread for each device, on the CPU with all cores for
-/// each operator. Grad mode and autocast are those of the caller.
+/// Replica 0 is the module itself, so its running statistics remain. The others are created by
+/// clone() at the first call that needs them, so the module and its submodules must be
+/// torch::nn::Cloneable. They follow the module's parameters, buffers and train() or eval(), no
+/// other changes. On the CPU they use the module's own parameters, not copies: forward must not
+/// write to them. Backward runs on one thread per device, on the CPU with all cores per operator.
+/// Grad mode and autocast are the caller's.
 ///
-/// Takes a module as DistributedDataParallel does, which is the better choice for training on more
-/// than one device. Threads: one at a time. Errors: ReplicaFailed from forward, with the number of
-/// the replica; UsageError for a module that cannot be cloned, for inputs of different batch sizes,
-/// for a module that is not on the first of the devices.
+/// Accepts the same kinds of modules as DistributedDataParallel, which is the better choice for
+/// training on more than one device.
+/// Threads: one at a time.
+/// Errors: ReplicaFailed from forward; UsageError for a module that cannot be cloned, for inputs of
+/// different batch sizes, and for a module that is not on the first of the devices.
 template <class Module>
 requires(!ModuleHolder<Module>) class DataParallel {
  public:
@@ -53,7 +54,8 @@ requires(!ModuleHolder<Module>) class DataParallel {
   explicit DataParallel(Module&& module, const DataParallelOptions& options = {})
       : DataParallel(std::make_shared<Module>(std::move(module)), options) {}
 
-  /// Calls the replicas' forward, whatever its signature, with parts of the arguments.
+  /// Calls forward of each replica, of any signature, with its part of the arguments, and gathers
+  /// the outputs.
   template <class... Args>
   auto forward(const Args&... args) {
     using Output = std::decay_t<decltype(module_->forward(std::declval<std::decay_t<Args>&>()...))>;
@@ -94,12 +96,14 @@ requires(!ModuleHolder<Module>) class DataParallel {
     return forward(args...);
   }
 
+  /// The module's parameters.
   std::vector<at::Tensor> parameters() const { return module_->parameters(); }
 
   Module* operator->() { return module_.get(); }
   const Module* operator->() const { return module_.get(); }
   Module& operator*() { return *module_; }
   const Module& operator*() const { return *module_; }
+  /// The module, which is replica 0.
   const std::shared_ptr<Module>& module() const { return module_; }
 
  private:

@@ -24,43 +24,47 @@ inline namespace internal {
 class ReplicaThreads;
 }
 
-/// Names and defaults are those of torch.nn.DataParallel.
+/// Options of DataParallel. Names and defaults are those of torch.nn.DataParallel.
 struct DataParallelOptions {
-  /// One replica on each; the CPU may be named several times: {at::kCPU, at::kCPU}. Empty: all CUDA
-  /// devices for a module that is on one, else as many times the CPU as an operator uses threads.
+  /// One replica on each; the CPU may occur several times: {at::kCPU, at::kCPU}. Empty: all CUDA
+  /// devices for a module on a CUDA device; else one CPU replica per thread of an operator
+  /// (at::get_num_threads).
   std::vector<c10::Device> device_ids = {};
-  /// Where the outputs are gathered: any device. Unset: the first of device_ids.
+  /// Device of the gathered outputs. Unset: the first of device_ids.
   std::optional<c10::Device> output_device = std::nullopt;
-  /// The dimension of inputs and outputs in which a batch is split.
+  /// Dimension in which batches are split and outputs concatenated.
   std::int64_t dim = 0;
 };
 
-/// forward() failed in a replica. The message has the replica's number, its device and what was
-/// thrown there, which is nested in it (std::rethrow_if_nested). Of several the first replica's.
+/// forward() failed in a replica. what() has its number, its device and its error, which is nested
+/// (std::rethrow_if_nested). If several fail: the first of them.
 class ReplicaFailed : public Error {
  public:
   ReplicaFailed(const std::string& message, int replica) : Error(message), replica_(replica) {}
   const char* name() const noexcept override { return "ReplicaFailed"; }
+  /// Number of the replica, from 0.
   int replica() const noexcept { return replica_; }
 
  private:
   int replica_;
 };
 
-/// How the arguments of one call are split: all tensors in as many chunks.
+/// Splits the tensors of one call into the same number of chunks.
 class InputScatter {
  public:
   InputScatter(std::vector<c10::Device> devices, std::int64_t dim)
       : devices_(std::move(devices)), dim_(dim) {}
 
-  /// Learns of a tensor among the arguments. Errors: UsageError when it makes another number of
-  /// chunks than those before, or has no dimension `dim`.
+  /// Adds a tensor of the arguments.
+  /// Errors: UsageError if it gives another number of chunks than the tensors before, or has no
+  /// dimension `dim`.
   void add(const at::Tensor& input);
 
-  /// How many replicas there is work for.
+  /// Number of chunks, at most the number of devices: as many replicas run.
   int replicas() const { return chunks_.value_or(1); }
 
-  /// Its part for a replica, on the replica's device; all of it where it has no dimension.
+  /// The chunk of `input` for a replica, on the replica's device; the whole tensor if it has no
+  /// dimensions.
   at::Tensor part(int replica, const at::Tensor& input) const;
 
  private:
@@ -69,8 +73,9 @@ class InputScatter {
   std::optional<int> chunks_;
 };
 
-/// The part of DataParallel that does not depend on the module's type. Threads, lifetime, errors:
-/// as DataParallel.
+/// Creates and runs the replicas of DataParallel; independent of the module's type.
+/// Threads: as DataParallel.
+/// Errors: as DataParallel.
 class ModuleReplicas {
  public:
   ModuleReplicas(std::shared_ptr<torch::nn::Module> module, const DataParallelOptions& options);
@@ -78,12 +83,14 @@ class ModuleReplicas {
   ModuleReplicas(const ModuleReplicas&) = delete;
   ModuleReplicas& operator=(const ModuleReplicas&) = delete;
 
+  /// An InputScatter for one call.
   InputScatter scatter() const { return InputScatter(devices_, dim_); }
 
   /// Runs forward(i, replica) for the first `count` replicas, each in its thread.
   void run(int count, const std::function<void(int, torch::nn::Module&)>& forward);
 
-  /// The outputs of all replicas as one; of several without dimension, a vector.
+  /// Concatenates the outputs of all replicas on the output device; outputs without dimensions
+  /// become a vector.
   at::Tensor gather(const std::vector<at::Tensor>& outputs) const;
 
  private:
@@ -103,8 +110,8 @@ class ModuleReplicas {
 
 }  // namespace lockstep
 
-/// Arguments and results of a module's forward: tensors, and vectors, optionals, pairs and tuples
-/// of them, however nested. Anything else is a value that is copied.
+/// Arguments and results of a module's forward: tensors, and nested vectors, optionals, pairs and
+/// tuples of tensors. Other values are copied.
 namespace lockstep::data_parallel {
 
 template <class T>
@@ -133,7 +140,7 @@ inline constexpr bool kHoldsTensors<std::tuple<Ts...>> = (kHoldsTensors<Ts> || .
 template <class T, class U>
 inline constexpr bool kHoldsTensors<std::pair<T, U>> = kHoldsTensors<T> || kHoldsTensors<U>;
 
-/// The same structure with each tensor replaced by what `map` makes of it.
+/// Returns the same structure with map(tensor) in place of each tensor.
 template <class T, class Map>
 T map_tensors(const T& value, const Map& map) {
   if constexpr (std::is_same_v<T, at::Tensor>) {
@@ -152,7 +159,7 @@ T map_tensors(const T& value, const Map& map) {
   }
 }
 
-/// One structure of several alike, with `gather` applied to the list of tensors in each place.
+/// Returns one structure from several equal ones, with gather(tensors) for each position.
 template <class T, class Gather>
 T gather_values(const std::vector<T>& values, const Gather& gather) {
   static_assert(kHoldsTensors<T>,

@@ -13,81 +13,83 @@
 
 namespace lockstep {
 
-/// Names are those of torch.nn.parallel.DistributedDataParallel, and defaults where not said
-/// otherwise. All ranks must give the same.
+/// Options of DistributedDataParallel. Names are those of
+/// torch.nn.parallel.DistributedDataParallel; defaults too, unless noted. All ranks must pass the
+/// same.
 struct DistributedDataParallelOptions {
   /// Empty: the default group.
   ProcessGroup process_group = {};
-  /// Gradients are exchanged in buckets of this many MiB, 1e9 at most. Unset: what the backend has
-  /// measured to be best (shm: 1 or 8), else 25, and 1 for the first.
+  /// Size of a bucket of gradients in MiB, above 0, at most 1e9. Unset: the best size that the
+  /// backend has measured (shm: 1 or 8), else 25, and 1 for the first bucket.
   std::optional<double> bucket_cap_mb = std::nullopt;
-  /// The caps of the first, second, … bucket; the last one holds for all after it. Instead of
-  /// bucket_cap_mb.
+  /// Sizes of the first, second, … bucket in MiB; the last one is used for all further buckets.
+  /// Replaces bucket_cap_mb.
   std::vector<double> bucket_cap_mb_list = {};
-  /// Compare the modules of all ranks and give every rank rank 0's parameters and buffers.
-  /// Without it they must be the same already.
+  /// At construction, copy rank 0's parameters and buffers to all ranks. If false, they must be
+  /// equal already.
   bool init_sync = true;
-  /// Give every rank rank 0's buffers (running statistics and the like): before each forward in
-  /// training mode and at the end of each backward pass, so that they agree whenever a step ends.
-  /// Evaluation communicates only in the first forward after a training forward without backward.
-  /// Autograd does not notice, as it does not notice that a BatchNorm updates its statistics: where
-  /// backward follows several forwards, one that multiplied by a buffer that differed between ranks
-  /// finds rank 0's in it; clone() such a buffer in forward.
+  /// Copy rank 0's buffers (running statistics and the like) to all ranks: before each forward in
+  /// training mode and at the end of each backward pass, so they are equal when a step ends. In
+  /// evaluation mode only the first forward after a training forward without backward communicates.
+  /// Autograd does not notice the copy, as it does not notice BatchNorm's updates. If backward
+  /// follows several forwards, it uses rank 0's values of a buffer that an earlier forward
+  /// multiplied by: clone() such a buffer in forward.
   bool forward_sync_buffers = true;
-  /// Parameters that a backward pass does not reach need no option. With this one they are found
-  /// in forward, by walking the graph of its outputs, so that buckets need not wait for them until
-  /// backward ends: for models that leave out different parameters in different steps.
+  /// Find unused parameters in forward, by walking the graph of its outputs, so that buckets need
+  /// not wait for them until backward ends. For models that skip different parameters in different
+  /// steps. Without this option unused parameters are handled too, at the end of backward.
   bool find_unused_parameters = false;
-  /// The graph stays what it is in the first backward pass that exchanges gradients. Parameters
-  /// that no rank uses then are never exchanged.
+  /// The graph stays as it is in the first backward pass that exchanges gradients. Parameters that
+  /// no rank uses in that pass are never exchanged.
   bool static_graph = false;
-  /// .grad is a view of the bucket, which the next backward pass writes to: no copy. Otherwise it
-  /// keeps its own memory. PyTorch's default is false.
+  /// .grad is a view of the bucket, without a copy; the next backward pass writes into it. If
+  /// false, .grad keeps its own memory. PyTorch's default is false.
   bool gradient_as_bucket_view = true;
-  /// Names, as in named_parameters() and named_buffers(), of what is neither compared nor
-  /// exchanged.
+  /// Names (of named_parameters() and named_buffers()) that are neither compared nor exchanged.
   std::vector<std::string> parameters_and_buffers_to_ignore = {};
-  /// Parameters whose gradients are exchanged together, once that of param_to_hook_all_reduce is
-  /// there (both names, or neither): for gradients that come in late pieces.
+  /// Names of parameters whose gradients are exchanged together, after the gradient of
+  /// param_to_hook_all_reduce is ready. For gradients that autograd accumulates late, in pieces.
+  /// Set both or neither.
   std::vector<std::string> delay_all_reduce_named_params = {};
+  /// See delay_all_reduce_named_params.
   std::string param_to_hook_all_reduce = {};
-  /// Work out the L2 norm of all averaged gradients while they are averaged, for gradient_norm();
-  /// with one_copy_per_machine when that is called.
-  /// Not with hooks that let replicas differ (post-local SGD, no-op): refused.
+  /// Compute the L2 norm of all averaged gradients while they are averaged, for gradient_norm();
+  /// with one_copy_per_machine when that is called. Not with hooks that let replicas differ
+  /// (post-local SGD, no-op).
   bool gradient_norm = false;
-  /// Gradients of float32 parameters travel in this dtype, kHalf or kBFloat16, as with PyTorch's
-  /// fp16_compress_hook and bf16_compress_hook; .grad stays float32. Where the group shares memory
-  /// they are rounded once, when they are copied, and averaged in float32; elsewhere they are
-  /// divided by the number of ranks, rounded and summed in this dtype. Gradients of other dtypes,
-  /// complex ones too, travel in their own. Unset: all do.
+  /// Exchange gradients of float32 parameters in this dtype, kHalf or kBFloat16, like PyTorch's
+  /// fp16_compress_hook and bf16_compress_hook; .grad stays float32. If the group shares memory,
+  /// they are rounded once, when they are copied, and averaged in float32. Else they are divided by
+  /// the number of ranks, rounded, and summed in this dtype. Gradients of other dtypes keep theirs.
+  /// Unset: all keep theirs.
   std::optional<at::ScalarType> exchange_dtype = std::nullopt;
-  /// After this many exchanges of gradients, at the start of the next forward in training mode,
-  /// compare the parameters and, with forward_sync_buffers, the buffers of all ranks: see
-  /// ddp/replica_check.h for the cost and the error, and check_replicas_with for the optimizer. Not
-  /// with hooks that let replicas differ between steps (post-local SGD, no-op): refused. 0: never.
+  /// After this many exchanges, at the start of the next forward in training mode, compare all
+  /// ranks' parameters and, with forward_sync_buffers, buffers; check_replicas_with() adds the
+  /// optimizer. 0: never. Cost and error: ddp/replica_check.h. Not with hooks that let replicas
+  /// differ between steps (post-local SGD, no-op).
   int check_replicas_every = 0;
-  /// Note when each bucket is ready, exchanged and waited for, for exchange_report(). It reads the
-  /// clock some times a parameter and asks exchanges under way whether they are complete.
+  /// Record when each bucket is ready, exchanged and waited for, for exchange_report(). Reads the
+  /// clock several times per parameter and polls running exchanges.
   bool measure_exchange = false;
-  /// Notes how long forward, backward and exchange take; see StepTimer. Null: none.
+  /// Records the time of forward, backward and exchange; see StepTimer. Null: none.
   std::shared_ptr<StepTimer> step_timer = {};
-  /// Keep the parameters that are trained, and the state of their optimizer, once on a machine, in
-  /// memory that all ranks map. backward() leaves each rank's gradients there, and step() of an
-  /// optimizer of Lockstep averages them and updates this rank's share of the parameters in one
-  /// pass. The bits are those of replicas; what .grad holds then: docs/one-copy.md. All ranks on
-  /// one machine, backend shm; alone a rank has an ordinary model. Not with comm_hook,
-  /// exchange_dtype and measure_exchange, nor with join().
+  /// Keep trained parameters and optimizer state once per machine, in memory that all ranks map.
+  /// backward() leaves each rank's gradients there. step() of a Lockstep optimizer averages them
+  /// and updates this rank's shard of the parameters in one pass, with the bits of replicas.
+  /// docs/one-copy.md says what .grad holds. All ranks must be on one machine with backend shm; a
+  /// single rank has an ordinary model. Not with comm_hook, exchange_dtype, measure_exchange and
+  /// join().
   bool one_copy_per_machine = false;
-  /// Averages buckets in place of an all-reduce; see ddp/hooks.h. An object serves one model. Null:
-  /// none. Not with exchange_dtype.
+  /// Averages buckets in place of an all-reduce; see ddp/hooks.h. One object per model. Null: none.
+  /// Not with exchange_dtype.
   std::shared_ptr<CommHook> comm_hook = {};
 };
 
-/// A line of text for each option that must be the same on all ranks: "option static_graph=true".
+/// One line per option that must be equal on all ranks: "option static_graph=true".
 std::string describe(const DistributedDataParallelOptions& options);
 
-/// Claims the hook for the model that is given these options. Errors: UsageError for values that
-/// cannot work, naming the option, and for a hook that serves another model.
+/// Validates the options and claims the hook for the model.
+/// Errors: UsageError with the option for invalid values, and for a hook that serves another model.
 void check(const DistributedDataParallelOptions& options);
 
 }  // namespace lockstep

@@ -9,54 +9,57 @@
 
 namespace lockstep {
 
-/// How the gradients of one or several parameters travel.
+/// How the gradients of a bucket are exchanged.
 enum class BucketKind : std::uint8_t {
-  kBucket,          ///< copied into one flat tensor, which is all-reduced
-  kLargeGradient,   ///< one gradient, averaged where it lies in shared memory
-  kSparseGradient,  ///< one sparse gradient: the rows that ranks have are gathered
-  kCommHook,        ///< copied into one flat tensor, which a CommHook averages
-  kNotExchanged,    ///< in a group of one rank
+  kBucket,          ///< copied into one flat tensor and all-reduced
+  kLargeGradient,   ///< one gradient, averaged in place in shared memory
+  kSparseGradient,  ///< one sparse gradient: all ranks' rows are gathered
+  kCommHook,        ///< copied into one flat tensor and averaged by a CommHook
+  kNotExchanged,    ///< not exchanged: a group of one rank
 };
 
-/// "bucket", "large gradient", "sparse gradient", "comm hook bucket", "own gradients".
+/// "bucket", "large gradient", "sparse gradient", "comm hook bucket" or "own gradients".
 const char* name_of(BucketKind kind);
 
-/// What is exchanged together.
+/// Gradients that are exchanged together.
 struct BucketLayout {
+  /// How they are exchanged.
   BucketKind kind = BucketKind::kBucket;
+  /// Names of the parameters.
   std::vector<std::string> parameters;
-  /// In which they travel, or are given to the hook.
+  /// Dtype in which they are exchanged, or passed to the hook.
   at::ScalarType dtype = at::kFloat;
-  /// Of the gradients in that dtype, of a sparse one as if it was dense.
+  /// Size of the gradients in that dtype; of a sparse gradient, its size as a dense one.
   std::int64_t bytes = 0;
 };
 
-/// When the gradients of one backward pass were exchanged, on this rank. Times count from the
-/// first gradient that backward brought.
+/// When the gradients of one backward pass were exchanged, on this rank. Times are since the first
+/// gradient was ready.
 struct ExchangeReport {
+  /// All times are in ns.
   using Time = std::chrono::nanoseconds;
+  /// Times of one bucket.
   struct Bucket {
     std::int64_t bytes = 0;
-    Time ready{};     ///< its last gradient was there
-    Time started{};   ///< its exchange began: it was ready, so were those before it, and all ranks
-                      ///< had begun backward
-    Time complete{};  ///< it was seen to be averaged: on the next gradient's arrival, or by waiting
-    Time waited{};    ///< at the end of backward, until each .grad was the average
+    Time ready{};     ///< its last gradient was ready
+    Time started{};   ///< its exchange began: it and the buckets before it were ready, and all
+                      ///< ranks had begun backward
+    Time complete{};  ///< its average was noticed: when the next gradient was ready, or in a wait
+    Time waited{};    ///< how long backward waited at its end until each .grad held the average
   };
-  /// As bucket_layout().
+  /// In the order of bucket_layout().
   std::vector<Bucket> buckets;
-  std::int64_t bytes = 0;
-  Time backward{};   ///< autograd was done
-  Time exchanged{};  ///< every .grad was the average
-  Time in_flight{};  ///< how long at least one exchange was under way
-  Time waited{};     ///< of all buckets
-  /// The part of in_flight that was before autograd was done, 0 to 1: how much of the exchange
-  /// backward hid.
+  std::int64_t bytes = 0;  ///< of all buckets
+  Time backward{};         ///< autograd ended
+  Time exchanged{};        ///< every .grad held the average
+  Time in_flight{};        ///< how long at least one exchange ran
+  Time waited{};           ///< sum over all buckets
+  /// The part of in_flight before autograd ended, 0 to 1: how much of the exchange backward hid.
   double overlap_ratio = 0;
 };
 
-/// Works out the report's totals from its buckets, whose exchanges began in their order, and from
-/// `backward` and `exchanged`. Pure.
+/// Computes the totals from `buckets` (in the order in which their exchanges began), `backward` and
+/// `exchanged`. Pure.
 void add_up(ExchangeReport& report);
 
 }  // namespace lockstep

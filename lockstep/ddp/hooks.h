@@ -13,10 +13,10 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/ddp/comm_hook.h"
 
-/// The comm hooks that come with Lockstep, and what goes with them; one of your own: comm_hook.h.
+/// Lockstep's comm hooks; comm_hook.h has the interface for your own.
 namespace lockstep {
 
-/// What DistributedDataParallel does without a hook, through the interface of hooks: for
+/// Averages gradients by an all-reduce, as DistributedDataParallel does without a hook. For
 /// comparison, and as the inner hook of others.
 class AllReduceHook final : public CommHook {
  public:
@@ -26,15 +26,14 @@ class AllReduceHook final : public CommHook {
   }
 };
 
-/// Gradients travel in 16 bits: they are divided by the number of ranks, rounded, and averaged in
-/// that dtype by another hook. Counterpart of PyTorch's fp16_compress_hook, bf16_compress_hook and
-/// their wrappers. Complex gradients, which bfloat16 cannot hold, go to the other hook, or the
-/// all-reduce, as they are. Where nothing is to be wrapped the option exchange_dtype costs less: it
-/// converts in the passes that copy and average.
+/// Exchanges gradients in 16 bits: divides them by the number of ranks, rounds them, and lets
+/// another hook average them in that dtype. Counterpart of PyTorch's fp16_compress_hook,
+/// bf16_compress_hook and their wrappers. Complex gradients are not compressed. Without an inner
+/// hook the option exchange_dtype is faster: it converts in the passes that copy and average.
 class CompressHook final : public CommHook {
  public:
-  /// `dtype`: kHalf or kBFloat16. `inner` averages what is compressed; null: an all-reduce.
-  /// Errors: UsageError for another dtype, and for an `inner` that serves elsewhere.
+  /// `dtype`: kHalf or kBFloat16. `inner` averages the compressed gradients; null: an all-reduce.
+  /// Errors: UsageError for another dtype, and for an `inner` that serves another model or hook.
   explicit CompressHook(at::ScalarType dtype, std::shared_ptr<CommHook> inner = nullptr);
 
   std::string describe() const override;
@@ -47,16 +46,17 @@ class CompressHook final : public CommHook {
   std::vector<HookBucket> compressed_;  // by number
 };
 
+/// Options of QuantizeHook.
 struct QuantizeOptions {
-  /// How many elements share a scale and an offset; 0: all of a bucket. PyTorch's
-  /// quantization_pertensor_hook has 0, its quantization_perchannel_hook 512.
+  /// Number of elements that share a scale and an offset; 0: the whole bucket. PyTorch's
+  /// quantization_pertensor_hook uses 0, its quantization_perchannel_hook 512.
   std::int64_t chunk_elements = 0;
 };
 
-/// Gradients travel as 8-bit integers, from each rank's smallest to its largest value: q of 0 to
-/// 255 stands for minimum + q * (maximum - minimum) / 255. Every rank gathers those of all and
-/// averages them in rank order, in float32. The error of an element is at most half a step of each
-/// rank.
+/// Exchanges gradients as 8-bit integers between each rank's minimum and maximum: q, 0 to 255,
+/// stands for minimum + q * (maximum - minimum) / 255. Every rank gathers all ranks' integers and
+/// averages them in rank order, in float32. The error of an element is at most the mean over ranks
+/// of half a quantization step.
 class QuantizeHook final : public CommHook {
  public:
   explicit QuantizeHook(const QuantizeOptions& options = {});
@@ -68,39 +68,40 @@ class QuantizeHook final : public CommHook {
   QuantizeOptions options_;
 };
 
-/// Names and defaults are those of torch.distributed's PowerSGDState.
+/// Options of PowerSgdHook. Names and defaults are those of torch.distributed's PowerSGDState.
 struct PowerSgdOptions {
+  /// Rank of the approximation.
   std::int64_t matrix_approximation_rank = 1;
-  /// Until that many steps are done gradients are averaged as they are: while they change much, an
-  /// approximation harms most. At least 2 with error feedback or warm start.
+  /// Number of steps at the start in which gradients are averaged uncompressed: while they change
+  /// much, an approximation harms most. At least 2 with error feedback or warm start.
   std::int64_t start_power_sgd_iter = 1000;
-  /// A gradient is sent as it is where its approximation would not be smaller by this factor.
+  /// A gradient is sent uncompressed unless its approximation is smaller by this factor.
   double min_compression_rate = 2;
-  /// What an approximation leaves out is added to the next step's gradient.
+  /// Add the error of the approximation to the next step's gradient.
   bool use_error_feedback = true;
-  /// Each step begins with the last one's result instead of random numbers.
+  /// Begin each step with the last step's result instead of random numbers.
   bool warm_start = true;
-  /// Orthogonalize by Gram and Schmidt, with this added to each norm, against columns of zeros; 0:
-  /// by QR.
+  /// Orthogonalize by Gram-Schmidt, with this added to each norm, against columns of zeros; 0: by
+  /// QR.
   double orthogonalization_epsilon = 0;
+  /// Seed of the random start, the same on every rank.
   std::int64_t random_seed = 0;
-  /// Take the whole bucket for one square matrix instead of a matrix a gradient: faster, less
-  /// exact.
+  /// Approximate the whole bucket as one square matrix instead of one matrix per gradient: faster,
+  /// less exact.
   bool batched = false;
-  /// What losses are multiplied by, the same on every rank: [&] { return scaler.get_scale(); } with
-  /// a GradScaler. What an approximation left out of gradients of another scale is converted.
-  /// Unset: always the same.
+  /// The loss scale, equal on every rank: [&] { return scaler.get_scale(); } with a GradScaler.
+  /// Errors that were kept at another scale are converted. Unset: the scale is constant.
   std::function<double()> loss_scale = {};
 };
 
-/// Averages an approximation of low rank of each gradient that has more than one dimension:
-/// PowerSGD (Vogels et al., NeurIPS 2019, algorithm 1 and 2). Approximations come from sums over
-/// all ranks, so that all have the same; machines of different kinds may round them differently. A
-/// complex gradient is approximated as a real one with twice the columns. Where a gradient of a
-/// bucket is infinite or no number on any rank, all of the bucket's approximations are NaN on all
-/// ranks, for GradScaler to leave the step out; the next one begins without memory of it.
-/// Memory: a copy of all gradients with error feedback. Errors: from the constructor UsageError for
-/// options that cannot work.
+/// Averages a low-rank approximation of each gradient of more than one dimension. Approximations
+/// come from sums over all ranks, so all ranks have the same; machines of different processor types
+/// may round differently. A complex gradient is approximated as a real one with twice the columns.
+/// If a gradient of a bucket is infinite or NaN on any rank, all approximations of the bucket are
+/// NaN on all ranks, so GradScaler skips the step; the next one starts without kept errors. With
+/// error feedback it keeps a copy of all gradients.
+/// Algorithm: PowerSGD (Vogels et al., NeurIPS 2019, algorithms 1 and 2).
+/// Errors: UsageError from the constructor for invalid options.
 class PowerSgdHook final : public CommHook {
  public:
   explicit PowerSgdHook(const PowerSgdOptions& options = {});
@@ -108,19 +109,20 @@ class PowerSgdHook final : public CommHook {
   std::string describe() const override;
   std::function<void()> start(const ProcessGroup& group, const HookBucket& bucket) override;
 
-  /// How many elements were to be averaged since compression began, and how many travelled.
+  /// Number of elements to average since compression began.
   std::int64_t elements_before() const { return elements_before_; }
+  /// Number of elements that were exchanged for them.
   std::int64_t elements_after() const { return elements_after_; }
 
  private:
   struct BucketState {
     std::int64_t step = 0;
-    at::Tensor error;   // as the bucket; while it is averaged, what it was before
-    double scale = 1;   // that of the losses of which the error is
+    at::Tensor error;   // of the bucket's size; during the average, the bucket before it
+    double scale = 1;   // loss scale of `error`
     at::Tensor left;    // all P, one after the other
     at::Tensor right;   // all Q
-    at::Tensor rest;    // gradients that are sent as they are
-    at::Tensor square;  // the bucket and padding, where it is one matrix
+    at::Tensor rest;    // uncompressed gradients
+    at::Tensor square;  // the bucket and padding, if it is one matrix
   };
   struct Factors {
     at::Tensor matrix;  // a part of the bucket
@@ -139,12 +141,12 @@ class PowerSgdHook final : public CommHook {
 
   PowerSgdOptions options_;
   at::Generator random_;
-  std::deque<BucketState> states_;  // by number; what finishes a bucket refers to its own
+  std::deque<BucketState> states_;  // by number; a running exchange refers to its own
   std::int64_t elements_before_ = 0;
   std::int64_t elements_after_ = 0;
 };
 
-/// Exchanges no gradients: replicas drift apart. To measure what the exchange costs.
+/// Exchanges no gradients, so replicas diverge. For measuring the cost of the exchange.
 class NoopHook final : public CommHook {
  public:
   std::string describe() const override { return "noop"; }
@@ -154,19 +156,21 @@ class NoopHook final : public CommHook {
   }
 };
 
-/// Names and defaults are those of torch.distributed's PostLocalSGDState.
+/// Options of PostLocalSgdHook. Names and defaults are those of torch.distributed's
+/// PostLocalSGDState.
 struct PostLocalSgdOptions {
-  /// From this step on gradients are averaged in the subgroup only; 0: from the first.
+  /// Step from which gradients are averaged only in the subgroup.
   std::int64_t start_local_sgd_iter = 0;
-  /// Whether gradients are averaged in the subgroup at all.
+  /// Whether gradients are averaged in the subgroup; if false, not at all.
   bool post_local_gradient_allreduce = true;
-  /// Ranks that stay in step with each other, such as those of one machine. Empty: this rank alone.
+  /// Ranks whose gradients are averaged, such as those of one machine. Empty: only this rank.
   ProcessGroup subgroup = {};
 };
 
-/// Post-local SGD (Lin et al., ICLR 2020): averages gradients over all ranks at first, then among
-/// few or none, while a PeriodicModelAverager averages the parameters from time to time. Between
-/// two such averages replicas differ.
+/// Averages gradients over all ranks first, later over a subgroup or not at all, while a
+/// PeriodicModelAverager averages the parameters periodically. Replicas differ between two of its
+/// averages.
+/// Algorithm: post-local SGD (Lin et al., ICLR 2020).
 class PostLocalSgdHook final : public CommHook {
  public:
   /// Errors: UsageError for a negative start_local_sgd_iter.
@@ -181,9 +185,9 @@ class PostLocalSgdHook final : public CommHook {
   std::vector<std::int64_t> steps_;  // of each bucket
 };
 
-/// Names and defaults are those of torch.distributed's PeriodicModelAverager.
+/// Options of PeriodicModelAverager. Names and defaults are those of torch.distributed's.
 struct PeriodicModelAveragerOptions {
-  /// Parameters are averaged every so many steps.
+  /// Steps between two averages.
   std::int64_t period = 1;
   /// Steps before the first average.
   std::int64_t warmup_steps = 0;
@@ -191,15 +195,17 @@ struct PeriodicModelAveragerOptions {
   ProcessGroup process_group = {};
 };
 
-/// Averages parameters over all ranks from time to time: local SGD (Stich, ICLR 2019). Goes with
-/// PostLocalSgdHook.
-/// Threads: the training thread. Errors: from the constructor UsageError for a period that is none;
-/// else as Work::wait.
+/// Averages parameters over all ranks periodically. Used with PostLocalSgdHook.
+/// Algorithm: local SGD (Stich, ICLR 2019).
+/// Threads: the training thread.
+/// Errors: UsageError from the constructor for a period below 1 or warmup_steps below 0; else see
+/// Work::wait.
 class PeriodicModelAverager {
  public:
   explicit PeriodicModelAverager(const PeriodicModelAveragerOptions& options);
 
-  /// After each step of the optimizer, on every rank: averages where it is time to.
+  /// Counts a step and averages the parameters if it is due. Call it after each step of the
+  /// optimizer, on every rank.
   void average_parameters(const std::vector<at::Tensor>& parameters);
 
  private:

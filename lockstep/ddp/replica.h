@@ -28,18 +28,22 @@ class OneCopyGradients;
 class ReplicaState;
 }  // namespace internal
 
-/// Of DistributedDataParallel::backward.
+/// Options of DistributedDataParallel::backward.
 struct WeightedBackwardOptions {
-  /// How much this loss counts beside those of other ranks and other backward passes: the number of
-  /// samples or tokens that it is the mean of. 0 or more; 0 for one that does not count.
+  /// Weight of this loss relative to other ranks and other backward passes: the number of samples
+  /// or tokens of which it is the mean. 0 or more; 0: the pass adds nothing.
   double weight = 1;
-  /// As in Tensor::backward.
+  /// See Tensor::backward.
   bool retain_graph = false;
+  /// See Tensor::backward.
   bool create_graph = false;
 };
 
-/// The part of DistributedDataParallel that does not depend on the module's type: makes a module
-/// the replica of rank 0's and keeps it so. Threads, lifetime, errors: as DistributedDataParallel.
+/// Makes a module a replica of rank 0's and keeps it one: the part of DistributedDataParallel that
+/// is independent of the module's type.
+/// Threads: as DistributedDataParallel.
+/// Lifetime: as DistributedDataParallel.
+/// Errors: as DistributedDataParallel.
 class Replica {
  public:
   Replica(std::shared_ptr<torch::nn::Module> module, const DistributedDataParallelOptions& options);
@@ -47,29 +51,47 @@ class Replica {
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
 
+  /// Before the module's forward: checks parameters, compares replicas if due, copies rank 0's
+  /// buffers.
+  /// Errors: UsageError if the last backward pass failed, and for parameters that were frozen,
+  /// unfrozen, or moved to another dtype or device.
   void before_forward();
+  /// After the module's forward.
   void after_forward();
-  /// Whether forward is to tell its outputs.
+  /// Whether the caller must pass the outputs of forward to add_outputs().
   bool finds_unused_parameters() const { return options_.find_unused_parameters; }
+  /// Finds the parameters that these outputs depend on, for find_unused_parameters.
   void add_outputs(const std::vector<at::Tensor>& outputs);
 
+  /// See DistributedDataParallel::backward.
   void backward(const at::Tensor& loss, const WeightedBackwardOptions& options);
 
-  /// See GradientReducer.
+  /// Sends `vote` and `has_data` with the next exchange of gradients. See BatchVote.
   void cast_vote(bool has_data, int vote);
+  /// Ends cast_vote(). Returns the highest vote of all ranks; empty if no gradients were exchanged
+  /// since.
   std::optional<int> withdraw_vote();
+  /// If false, backward passes add nothing to gradients, even if they are NaN.
   void set_has_data(bool has_data);
+  /// Discards the backward passes since the last exchange, with their weights.
   void give_up_passes();
 
-  /// See DistributedDataParallel.
+  /// See DistributedDataParallel. `optimizer` may be null.
   void check_replicas_agree(const torch::optim::Optimizer* optimizer) const;
+  /// See DistributedDataParallel.
   void check_replicas_with(const torch::optim::Optimizer& optimizer) { optimizer_ = &optimizer; }
 
+  /// The module's parameters, without the ignored ones.
   std::vector<at::Tensor> parameters() const;
+  /// See DistributedDataParallel.
   double gradient_norm() const;
+  /// See DistributedDataParallel.
   std::vector<at::Tensor> averaged_gradients();
+  /// See DistributedDataParallel.
   std::vector<BucketLayout> bucket_layout() const;
+  /// See DistributedDataParallel.
   ExchangeReport exchange_report() const;
+  /// The group over which gradients are averaged.
   const ProcessGroup& process_group() const { return group_; }
 
  private:
@@ -89,14 +111,14 @@ class Replica {
   ProcessGroup group_;
   std::unique_ptr<ReplicaState> state_;
   std::vector<NamedTensor> frozen_;  // parameters
-  bool buffers_differ_ = false;      // a training forward has changed them since the last exchange
+  bool buffers_differ_ = false;  // changed by a forward in training mode since the last exchange
   const torch::optim::Optimizer* optimizer_ = nullptr;  // to be compared, too
   int exchanges_ = 0;                                   // since replicas were compared
   std::shared_ptr<OneCopyGradients> one_copy_;          // null: a replica of its own
   std::unique_ptr<GradientReducer> reducer_;
 };
 
-/// Keeps gradients local while it lives, unless it is not enabled. Guards nest.
+/// Skips the exchange of gradients while it lives, if `enabled`. Guards nest.
 class [[nodiscard]] NoSyncGuard {
  public:
   explicit NoSyncGuard(Replica& replica, bool enabled = true);

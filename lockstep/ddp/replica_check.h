@@ -14,37 +14,39 @@ class Optimizer;
 
 namespace lockstep {
 
-/// Replicas that were bit-identical are no longer. The message, the same on every rank, names the
-/// ranks and what differs.
+/// Replicas are no longer bit-identical. what(), the same on every rank, names the ranks and the
+/// tensors that differ.
 class ReplicaDrift : public Error {
  public:
   using Error::Error;
   const char* name() const noexcept override { return "ReplicaDrift"; }
 };
 
+/// A tensor with its name for errors.
 struct NamedTensor {
   std::string name;
   at::Tensor tensor;
 };
 
-/// Returns when the tensors have the same names, dtypes, shapes and bits on every rank (a NaN
-/// equals one of the same bits). Collective. Any tensors with memory: of any dtype, strides and
-/// device; those that are not contiguous, and those of devices, are copied, one at a time.
+/// Checks that the tensors have the same names, dtypes, shapes and bits on every rank (a NaN equals
+/// a NaN of the same bits). Collective. Tensors may have any dtype, strides and device, but must
+/// have storage; a non-contiguous tensor, or one on a device, is copied, one at a time.
 ///
-///   check_replicas_agree(group, {{"weights", weights}, {"step", step}});
+///     check_replicas_agree(group, {{"weights", weights}, {"step", step}});
 ///
-/// It costs one pass of XXH3 over the tensors, at the speed of memory, and one message of 8 bytes
-/// a rank; hashes of 64 bits of single tensors travel only where ranks differ. In a group of one
-/// rank it does nothing. DistributedDataParallel::check_replicas_agree does it for a model.
-/// Threads: one at a time. Errors: ReplicaDrift, the same on every rank, naming the ranks that
-/// differ from most others (where there is no most: from rank 0), the first tensor of each that
-/// does, and how many do; else as Work::wait.
+/// Cost: one pass of XXH3 over the tensors, at memory bandwidth, and one message of 8 bytes per
+/// rank. Only on a mismatch ranks exchange a 64-bit hash per tensor. A group of one rank does
+/// nothing. For a model use DistributedDataParallel::check_replicas_agree.
+/// Threads: one at a time.
+/// Errors: ReplicaDrift, the same on every rank: the ranks that differ from the majority (without
+/// one: from rank 0), the first tensor of each that differs, and how many do; else see Work::wait.
 void check_replicas_agree(const ProcessGroup& group, const std::vector<NamedTensor>& tensors);
 
-/// Compares the state and the settings of the optimizer, too: "momentum_buffer of fc.weight", "lr
-/// of parameter group 0"; its parameters by their names in `tensors`. Of a ShardedOptimizer, of
-/// which each rank has a state of its own, only the settings. Errors: UsageError for optimizers
-/// other than LibTorch's SGD, Adam, AdamW, RMSprop and Adagrad and those of optim/optimizers.h.
+/// Compares the optimizer's state and options too: "momentum_buffer of fc.weight", "lr of parameter
+/// group 0". Names of its parameters come from `tensors`. Of a ShardedOptimizer, whose state
+/// differs per rank, only the options.
+/// Errors: UsageError for other optimizers than LibTorch's SGD, Adam, AdamW, RMSprop and Adagrad
+/// and those of optim/optimizers.h.
 void check_replicas_agree(const ProcessGroup& group, const std::vector<NamedTensor>& tensors,
                           const torch::optim::Optimizer& optimizer);
 

@@ -21,8 +21,8 @@
 
 namespace lockstep {
 
-/// What a batch without samples is: batches whose samples lie along dimension 0 are tensors,
-/// torch::data::Examples, and pairs, tuples and arrays of such; a vector is a list of samples.
+/// Whether a batch of this type without samples can be made: tensors with samples along dimension
+/// 0, torch::data::Examples, pairs, tuples and arrays of these; and vectors, as lists of samples.
 template <class Batch>
 constexpr bool knows_samples_of() {
   if constexpr (std::is_base_of_v<at::Tensor, Batch>) {
@@ -47,7 +47,7 @@ constexpr bool knows_samples_of() {
 }
 
 /// Calls action(tensor) for each tensor of the batch, and clear(vector) for each list of samples.
-/// For types of which knows_samples_of is true.
+/// For types with knows_samples_of.
 template <class Batch, class Action, class Clear>
 void for_each_batch_tensor(Batch& batch, const Action& action, const Clear& clear) {
   const auto visit = [&](auto& part) { for_each_batch_tensor(part, action, clear); };
@@ -64,12 +64,13 @@ void for_each_batch_tensor(Batch& batch, const Action& action, const Clear& clea
   }
 }
 
-/// Of one of a batch's tensors.
+/// Dtype and sizes of one tensor of a batch.
 struct BatchTensorShape {
   at::ScalarType dtype = at::kFloat;
   std::vector<std::int64_t> sizes = {};
 };
 
+/// Dtypes and sizes of all tensors of a batch, in the order of for_each_batch_tensor.
 template <class Batch>
 std::vector<BatchTensorShape> shapes_of_batch(const Batch& batch) {
   std::vector<BatchTensorShape> shapes;
@@ -82,7 +83,7 @@ std::vector<BatchTensorShape> shapes_of_batch(const Batch& batch) {
   return shapes;
 }
 
-/// A batch without samples, of tensors like those with these shapes.
+/// Makes a batch without samples: tensors of these dtypes and sizes, with size 0 in dimension 0.
 template <class Batch>
 Batch empty_batch(const std::vector<BatchTensorShape>& shapes) {
   Batch batch{};
@@ -98,38 +99,38 @@ Batch empty_batch(const std::vector<BatchTensorShape>& shapes) {
   return batch;
 }
 
-/// How ranks with different numbers of batches agree on how many to run: each tells, with the
-/// gradients of a step, how many batches it has for the next one, so that a step costs no round
-/// trip. All ranks make the same calls.
-/// Threads: the training thread. Lifetime: the replica must outlive it. Errors: as Work::wait.
+/// Finds how many batches the next step has, if ranks have different numbers of them: each rank
+/// sends the number it has left with the gradients of a step, so a step costs no extra message. All
+/// ranks make the same calls.
+/// Threads: the training thread.
+/// Lifetime: the replica must outlive it.
+/// Errors: see Work::wait.
 class BatchVote {
  public:
-  /// A step takes up to `batches_per_step`.
+  /// A step has at most `batches_per_step` batches.
   BatchVote(Replica& replica, int batches_per_step);
   ~BatchVote();
   BatchVote(const BatchVote&) = delete;
   BatchVote& operator=(const BatchVote&) = delete;
 
-  /// Before the first step: the most that any rank has.
+  /// Before the first step: the maximum of `available` over all ranks. Collective.
   int ask(int available);
-  /// Whether all ranks had a batch when they were asked.
+  /// Whether `available` was above 0 on all ranks in ask().
   bool all_have() const { return all_have_; }
 
-  /// Of a step's batches, before each: a pass of one that is not this rank's own adds nothing to
-  /// gradients.
+  /// Call before each batch of a step. Without data, its backward pass adds nothing to gradients.
   void begin_batch(bool has_data);
 
-  /// Goes with the next exchange of gradients. `has_data`: whether this rank has had a batch in
-  /// this step; its gradients count only then.
+  /// Sends `available` with the next exchange of gradients. `has_data`: whether this rank had a
+  /// batch in this step; else its gradients are left out of the mean.
   void cast(bool has_data, int available);
-  /// After that exchange: the most that any rank has for the next step. Where no gradients were
-  /// exchanged it asks now.
+  /// After that exchange: the maximum of `available` over all ranks. If no gradients were
+  /// exchanged, it calls ask().
   int count();
-  /// In place of count(), where the number is known.
+  /// Call it in place of count() if the number is known.
   void withdraw();
 
-  /// Of the first batch of the first rank that has one, on all ranks; for this rank's where it has
-  /// one. Collective.
+  /// Returns `own`; if it is empty, the shapes of the lowest rank that has some. Collective.
   std::vector<BatchTensorShape> agree_on_shapes(const std::vector<BatchTensorShape>& own) const;
 
  private:
@@ -138,42 +139,42 @@ class BatchVote {
   bool all_have_ = true;
 };
 
+/// Options of DistributedDataParallel::join.
 template <class Batch>
 struct UnevenInputsOptions {
-  /// Gradients are exchanged after every so many batches; see UnevenInputs::accumulate.
+  /// Number of batches per exchange of gradients; see UnevenInputs::accumulate.
   int gradient_accumulation_steps = 1;
-  /// A batch without samples, for batches of which knows_samples_of is false.
+  /// Makes a batch without samples, for batches without knows_samples_of.
   std::function<Batch()> empty = {};
 };
 
-/// The batches of this rank, followed by batches without samples until no rank has any: ranks with
-/// different numbers of batches, none included, run the same steps. An empty batch goes through the
-/// model as others do, so that every exchange that is part of the model takes place: buffers,
-/// SyncBatchNorm, gradients. It has no part in the mean: what its backward pass brings counts
-/// nothing, be it NaN or that of a term of the parameters alone, and of the ranks' means only those
-/// with a batch are averaged; by their weights, which are taken for 0 then, where passes have some.
-/// forward must take 0 samples: x.view({x.size(0), -1}) throws for them, x.flatten(1) does not.
+/// This rank's batches, followed by empty batches until no rank has any: ranks with different
+/// numbers of batches, or none, run the same steps. An empty batch passes through the model like
+/// others, so all communication of the model takes place: buffers, SyncBatchNorm, gradients. It is
+/// left out of the mean: its backward pass adds nothing, even NaN or terms that depend only on
+/// parameters. Only gradients of ranks with a batch are averaged; weighted backward uses weight 0
+/// for it. forward must accept 0 samples: x.flatten(1) does, x.view({x.size(0), -1}) throws.
 ///
-///   auto batches = model.join(*loader);
-///   for (auto& batch : batches) {
-///     optimizer.zero_grad();
-///     auto loss = torch::mse_loss(model(batch.data), batch.target);   // NaN for an empty batch
-///     model.backward(loss, {.weight = static_cast<double>(batch.data.size(0))});
-///     optimizer.step();
-///   }
+///     auto batches = model.join(*loader);
+///     for (auto& batch : batches) {
+///       optimizer.zero_grad();
+///       auto loss = torch::mse_loss(model(batch.data), batch.target);   // NaN for an empty batch
+///       model.backward(loss, {.weight = static_cast<double>(batch.data.size(0))});
+///       optimizer.step();
+///     }
 ///
-/// Whether there is a next step is told with the gradients of the one before: it costs no message.
-/// Batches are read one step ahead. A DataLoader needs neither: which rank has a batch follows from
-/// its EpochPlan. In place of a padding sample the rank gets an empty batch.
+/// Ranks send whether they have another batch with the gradients of the step before, without an
+/// extra message, and read batches one step ahead. A DataLoader needs neither: its EpochPlan says
+/// which rank has a batch. In place of a padding sample the rank gets an empty batch.
 ///
 /// Threads: the training thread.
 /// Lifetime: model and loader must outlive it.
-/// Errors: UsageError for a second pass; else as Work::wait.
+/// Errors: UsageError for a second pass; else see Work::wait.
 template <class Batch>
 class UnevenInputs {
  public:
-  /// `next`: the next batch of this rank, nothing at the end. `planned`: where the loader is of
-  /// which the batches are; null where only each rank knows how many it has.
+  /// `next`: returns this rank's next batch, nothing at the end. `planned`: position of the loader
+  /// whose batches they are; null if only each rank knows its number of batches.
   UnevenInputs(Replica& replica, std::function<std::optional<Batch>()> next,
                UnevenInputsOptions<Batch> options,
                std::shared_ptr<const LoaderPosition> planned = nullptr)
@@ -192,6 +193,7 @@ class UnevenInputs {
     }
   }
 
+  /// Input iterator over the batches, own and empty ones.
   class Iterator {
    public:
     using value_type = Batch;
@@ -209,7 +211,7 @@ class UnevenInputs {
     UnevenInputs* inputs_;
   };
 
-  /// Once: another pass needs another join().
+  /// Starts the pass over the batches. Only once: call join() again for another pass.
   Iterator begin() {
     if (has_begun_) {
       throw UsageError(
@@ -225,16 +227,17 @@ class UnevenInputs {
   }
   std::default_sentinel_t end() const { return {}; }
 
-  /// Whether the batch at hand is one of this rank's.
+  /// Whether the current batch is one of this rank's, not an empty one.
   bool has_data() const { return has_data_; }
 
-  /// Of a step: the one after which gradients are exchanged and the optimizer has its turn.
+  /// Whether the current batch is the last of its step, after which gradients are exchanged and the
+  /// optimizer steps.
   bool is_last() const { return index_ + 1 == steps_batches_; }
-  /// Keeps gradients local while it lives, but for the last batch of a step.
+  /// Skips the exchange of gradients while it lives, except for the last batch of a step.
   NoSyncGuard accumulate() { return NoSyncGuard(replica_, !is_last()); }
 
  private:
-  // With a plan only the batch at hand, so that the position is its.
+  // With a plan only the current batch, so that the position is that of the current batch.
   void read_ahead() {
     const int most = planned_ ? 1 : options_.gradient_accumulation_steps;
     while (!at_end_ && static_cast<int>(ahead_.size()) < most) {
@@ -244,7 +247,7 @@ class UnevenInputs {
     }
   }
 
-  // Of the step that begins with the batch that was read: the same on all ranks.
+  // Number of batches of the step that begins with the batch that was read: the same on all ranks.
   int planned_batches() const {
     if (!planned_->has_batch()) return 0;
     return static_cast<int>(
@@ -316,8 +319,8 @@ class UnevenInputs {
   std::vector<BatchTensorShape> shapes_;
   std::optional<Batch> current_;
   bool has_data_ = false;
-  int steps_batches_ = 0;  // how many the step at hand has
-  int index_ = 0;          // among them
+  int steps_batches_ = 0;  // of the current step
+  int index_ = 0;          // of the current batch among them
   bool step_has_data_ = false;
 };
 

@@ -16,10 +16,10 @@ namespace lockstep {
 
 /// One option of a program: its names, its help text, how its value is set and shown.
 struct ProgramOption {
-  /// As in files, with dots for sections: "ddp.bucket_cap_mb". The flag is --ddp.bucket-cap-mb, the
-  /// environment variable <prefix>DDP__BUCKET_CAP_MB.
+  /// As in files, with dots for sections: "ddp.bucket_cap_mb". The flag is `--ddp.bucket-cap-mb`,
+  /// the environment variable `<prefix>DDP__BUCKET_CAP_MB`.
   std::string name;
-  /// Shown by --help.
+  /// Shown by `--help`.
   std::string help;
   /// Sets the value from text. Returns what is wrong with the text, such as "must be an integer",
   /// or "".
@@ -28,7 +28,7 @@ struct ProgramOption {
   std::function<std::string()> get;
   /// What values a file may give: a string, a number, or true and false.
   enum class Kind { kText, kNumber, kFlag } kind = Kind::kText;
-  /// Heading in --help. Empty: the group of set_group().
+  /// Heading in `--help`. Empty: the group of set_group().
   std::string group = {};
 };
 
@@ -39,9 +39,9 @@ struct ProgramOptionsSettings {
   std::string environment_prefix = "LOCKSTEP_TRAINER_";
 };
 
-/// Reads a program's options from a file (--config, TOML or JSON), the environment and the command
-/// line. The command line overrides the environment, which overrides the file. A variable holds its
-/// default before parse() and its value after it.
+/// Reads a program's options from a file (`--config`, TOML or JSON), the environment and the
+/// command line. The command line overrides the environment, which overrides the file. A variable
+/// holds its default before parse() and its value after it.
 ///
 ///     double lr = 1e-3;
 ///     lockstep::TrainerOptions options;
@@ -50,7 +50,7 @@ struct ProgramOptionsSettings {
 ///     lockstep::add_trainer_options(program, options);
 ///     if (!program.parse(argc, argv)) return 0;  // it was --help
 ///
-/// In a job every process reads them; only rank 0 prints --help and --print-config.
+/// In a job every process reads them; only rank 0 prints `--help` and `--print-config`.
 /// Threads: one at a time.
 /// Lifetime: the variables must outlive it.
 class ProgramOptions {
@@ -87,7 +87,7 @@ class ProgramOptions {
              },
          .kind = ProgramOption::Kind::kNumber});
   }
-  /// Adds a flag: --name or --name=false; true or false in files.
+  /// Adds a flag: `--name` or `--name=false`; true or false in files.
   void add(std::string name, bool& value, std::string help);
   /// Adds an enumeration with the texts of its values: {{"skip", NonFinite::kSkip}, …}.
   template <class Enum, std::size_t N>
@@ -117,15 +117,16 @@ class ProgramOptions {
                return std::string();
              }});
   }
-  /// Heading in --help of the options that are added from now on.
+  /// Heading in `--help` of the options that are added from now on.
   void set_group(std::string group) { group_ = std::move(group); }
 
-  /// Reads all options. Returns false after --help or --print-config, whose answer it has printed.
+  /// Reads all options. Returns false after `--help` or `--print-config`, whose answer it has
+  /// printed.
   /// Errors: UsageError with the flag, the variable, or file and line, and for an unknown name the
   /// nearest known one; SystemError for the file.
   bool parse(int argc, const char* const* argv);
 
-  /// All values in TOML, as a file that --config reads.
+  /// All values in TOML, as a file that `--config` reads.
   std::string toml() const;
 
  private:
