@@ -18,66 +18,73 @@ class Optimizer;
 
 namespace lockstep {
 
-// Learning rates by PyTorch's schedulers: names, defaults and numbers are those of
-// torch.optim.lr_scheduler. All counts and milestones are in calls of step().
+// PyTorch's learning-rate schedulers: names, defaults and values are those of
+// torch.optim.lr_scheduler. All counts and milestones are numbers of step() calls.
 
-/// A scheduler of the learning rates of any torch::optim::Optimizer. As in Python the constructor
-/// sets the first learning rates, and each step(), after the optimizer's, the next. A group's
-/// initial learning rate is the one it had before its first scheduler: Lockstep's optimizers keep
-/// it in their state, LibTorch's as long as they have a scheduler.
+/// Base class of the schedulers: sets the learning rates of any torch::optim::Optimizer. As in
+/// Python the constructor sets the first learning rates, and each step(), after the optimizer's,
+/// the next. A group's initial learning rate is the one that it had before its first scheduler.
+/// Lockstep's optimizers keep it in their state, LibTorch's while they have a scheduler.
 ///
-///   lockstep::CosineAnnealingLR scheduler(optimizer, {.t_max = steps});
-///   …  optimizer.step();  scheduler.step();
+///     lockstep::CosineAnnealingLR scheduler(optimizer, {.t_max = steps});
+///     …  optimizer.step();  scheduler.step();
 ///
-/// Learning rates follow from the number of steps and the rates before, so that Accelerator and
-/// Trainer can take steps back.
-/// Threads: the training thread. Lifetime: the optimizer must outlive it.
+/// Learning rates depend only on the number of steps and the rates before, so Accelerator and
+/// Trainer can roll steps back.
+/// Threads: the training thread.
+/// Lifetime: the optimizer must outlive it.
 /// Errors: UsageError from constructors for options out of range.
 class LRScheduler : public torch::optim::LRScheduler {
  public:
   LRScheduler(const LRScheduler&) = delete;
   LRScheduler& operator=(const LRScheduler&) = delete;
 
-  /// Steps made.
+  /// Number of step() calls.
   std::int64_t last_epoch() const { return step_count_; }
-  /// By parameter group, what the last step() or the constructor set.
+  /// Learning rates of all parameter groups, as the constructor or the last step() set them.
   const std::vector<double>& get_last_lr() const { return last_lrs_; }
 
-  /// What Python's scheduler.state_dict() of the same scheduler gives, for lockstep::save() and
-  /// torch.load.
+  /// The state dict of the same scheduler in Python, for lockstep::save() and torch.load.
   virtual c10::IValue state_dict() const;
-  /// Takes over such a state, of Python's scheduler too; learning rates stay, which come with the
-  /// optimizer's state. All or nothing.
-  /// Errors: UsageError naming what is missing or out of range, for the state of another scheduler,
-  /// and of another number of parameter groups.
+  /// Loads a state dict of the same scheduler, Lockstep's or Python's, completely, or throws and
+  /// changes nothing. It sets no learning rates: the optimizer's state has them.
+  /// Errors: UsageError with what is missing or out of range, for the state of another scheduler,
+  /// and for another number of parameter groups.
   virtual void load_state_dict(const c10::IValue& values);
 
  protected:
+  /// Name and address of an entry of the state dict.
   using Field = std::pair<const char*, std::variant<double*, std::int64_t*, bool*>>;
 
   explicit LRScheduler(torch::optim::Optimizer& optimizer);
 
-  /// Sets the first learning rates; the last act of each constructor.
+  /// Sets the first learning rates; each constructor ends with it.
   void begin();
-  /// What state_dict() holds beside what all have.
+  /// Entries of state_dict() beyond those that all schedulers have.
   virtual std::vector<Field> fields() = 0;
-  /// Throws a UsageError where fields() are out of range.
+  /// Throws a UsageError if fields() are out of range.
   virtual void check_options() const {}
-  /// Sets fields(). All or nothing.
+  /// Sets fields(), all or none.
   void load_fields(const c10::IValue& values);
-  /// The learning rate of a group before the first step, which is `lr` so far.
+  /// Learning rate of a group before the first step; `lr` is its current one.
   virtual double first_lr(std::size_t group, double lr) = 0;
-  /// After step number `epoch`.
+  /// Learning rate of a group after step number `epoch`; `lr` is its current one.
   virtual double next_lr(std::size_t group, std::int64_t epoch, double lr) = 0;
-  /// As first_lr, from the group's initial learning rate: where SequentialLR comes to it.
+  /// Like first_lr, from the group's initial learning rate: when SequentialLR starts this
+  /// scheduler.
   virtual double restart_lr(std::size_t group) = 0;
 
+  /// Learning rates of all groups after the next step.
   std::vector<double> get_lrs() override;
+  /// The optimizer whose learning rates it sets.
   torch::optim::Optimizer& optimizer() const { return *optimizer_; }
+  /// Initial learning rate of a group.
+  /// Errors: UsageError for a group that was added after the scheduler.
   double base_lr(std::size_t group) const;
 
-  /// Numbers that Python keeps in the optimizer's parameter groups, for all its schedulers.
+  /// A number that Python keeps in the optimizer's parameter groups, for all its schedulers.
   double group_value(std::size_t group, const char* name) const;
+  /// Sets such a number.
   void set_group_value(std::size_t group, const char* name, double value);
 
  private:
@@ -95,12 +102,14 @@ class LRScheduler : public torch::optim::LRScheduler {
   friend class OneCycleLR;
 };
 
+/// Options of StepLR.
 struct StepLROptions {
-  /// Calls of step() between two decays.
+  /// Number of step() calls between two decays.
   std::int64_t step_size = 1;
   double gamma = 0.1;
 };
-/// LibTorch's own decays one step later than Python's; this one does not.
+/// Multiplies the learning rate by gamma every step_size steps. LibTorch's own StepLR decays one
+/// step later than Python's; this one as Python's.
 class StepLR : public LRScheduler {
  public:
   StepLR(torch::optim::Optimizer& optimizer, const StepLROptions& options);
@@ -114,13 +123,14 @@ class StepLR : public LRScheduler {
   StepLROptions options_;
 };
 
+/// Options of MultiStepLR.
 struct MultiStepLROptions {
-  /// One that occurs twice counts twice.
+  /// Steps after which the learning rate decays; a step that occurs twice decays twice.
   std::vector<std::int64_t> milestones = {};
   double gamma = 0.1;
 };
-/// Its state dict has the milestones as a dict from milestone to count, where Python has a Counter,
-/// which is read too.
+/// Multiplies the learning rate by gamma at each milestone. The state dict has the milestones as a
+/// dict from milestone to count, Python's a Counter; load_state_dict() reads both.
 class MultiStepLR : public LRScheduler {
  public:
   MultiStepLR(torch::optim::Optimizer& optimizer, const MultiStepLROptions& options);
@@ -135,11 +145,13 @@ class MultiStepLR : public LRScheduler {
   MultiStepLROptions options_;
 };
 
+/// Options of ConstantLR.
 struct ConstantLROptions {
   double factor = 1.0 / 3;
-  /// Calls of step() with the factor.
+  /// Number of step() calls with the factor.
   std::int64_t total_iters = 5;
 };
+/// Multiplies the learning rate by a factor for the first total_iters steps.
 class ConstantLR : public LRScheduler {
  public:
   explicit ConstantLR(torch::optim::Optimizer& optimizer, const ConstantLROptions& options = {});
@@ -153,13 +165,15 @@ class ConstantLR : public LRScheduler {
   ConstantLROptions options_;
 };
 
+/// Options of LinearLR.
 struct LinearLROptions {
   double start_factor = 1.0 / 3;
   double end_factor = 1.0;
-  /// Calls of step() until end_factor.
+  /// Number of step() calls until end_factor.
   std::int64_t total_iters = 5;
 };
-/// Linear warm-up.
+/// Changes the factor of the learning rate linearly from start_factor to end_factor: linear
+/// warm-up.
 class LinearLR : public LRScheduler {
  public:
   explicit LinearLR(torch::optim::Optimizer& optimizer, const LinearLROptions& options = {});
@@ -173,9 +187,11 @@ class LinearLR : public LRScheduler {
   LinearLROptions options_;
 };
 
+/// Options of ExponentialLR.
 struct ExponentialLROptions {
   double gamma = 0.1;
 };
+/// Multiplies the learning rate by gamma in each step.
 class ExponentialLR : public LRScheduler {
  public:
   ExponentialLR(torch::optim::Optimizer& optimizer, const ExponentialLROptions& options);
@@ -188,11 +204,13 @@ class ExponentialLR : public LRScheduler {
   ExponentialLROptions options_;
 };
 
+/// Options of PolynomialLR.
 struct PolynomialLROptions {
-  /// Calls of step() until 0.
+  /// Number of step() calls until learning rate 0.
   std::int64_t total_iters = 5;
   double power = 1.0;
 };
+/// Decays the learning rate to 0 by a polynomial of degree `power`.
 class PolynomialLR : public LRScheduler {
  public:
   explicit PolynomialLR(torch::optim::Optimizer& optimizer,
@@ -207,11 +225,13 @@ class PolynomialLR : public LRScheduler {
   PolynomialLROptions options_;
 };
 
+/// Options of CosineAnnealingLR.
 struct CosineAnnealingLROptions {
-  /// Calls of step() until eta_min.
+  /// Number of step() calls until eta_min.
   std::int64_t t_max = 1;
   double eta_min = 0;
 };
+/// Decays the learning rate to eta_min along a half cosine.
 class CosineAnnealingLR : public LRScheduler {
  public:
   CosineAnnealingLR(torch::optim::Optimizer& optimizer, const CosineAnnealingLROptions& options);
@@ -225,18 +245,21 @@ class CosineAnnealingLR : public LRScheduler {
   CosineAnnealingLROptions options_;
 };
 
+/// Options of CosineAnnealingWarmRestarts.
 struct CosineAnnealingWarmRestartsOptions {
-  /// Calls of step() until the first restart; each later period is t_mult times as long.
+  /// Number of step() calls until the first restart; each later period is t_mult times as long.
   std::int64_t t_0 = 1;
   std::int64_t t_mult = 1;
   double eta_min = 0;
 };
+/// Decays the learning rate to eta_min along a half cosine, and restarts it at the end of each
+/// period.
 class CosineAnnealingWarmRestarts : public LRScheduler {
  public:
   CosineAnnealingWarmRestarts(torch::optim::Optimizer& optimizer,
                               const CosineAnnealingWarmRestartsOptions& options);
   c10::IValue state_dict() const override;
-  /// Errors: UsageError also for a state that Python saved amid an epoch, by step(0.5).
+  /// Errors: UsageError also for a state that Python saved within an epoch, after step(0.5).
   void load_state_dict(const c10::IValue& values) override;
 
  private:
@@ -248,17 +271,19 @@ class CosineAnnealingWarmRestarts : public LRScheduler {
   CosineAnnealingWarmRestartsOptions options_;
 };
 
+/// Curve of a phase of OneCycleLR: cosine or linear.
 enum class AnnealStrategy : std::uint8_t { kCos, kLinear };
 
+/// Options of OneCycleLR.
 struct OneCycleLROptions {
   /// One for all parameter groups, or one each.
   std::vector<double> max_lr = {};
-  /// Calls of step() in all.
+  /// Number of step() calls of the whole cycle.
   std::int64_t total_steps = 0;
-  /// Share of total_steps in which the learning rate rises, 0 to 1.
+  /// Fraction of total_steps in which the learning rate rises, 0 to 1.
   double pct_start = 0.3;
   AnnealStrategy anneal_strategy = AnnealStrategy::kCos;
-  /// Cycles the momentum, or the first of the betas, too.
+  /// Cycle the momentum, or the first of the betas, too.
   bool cycle_momentum = true;
   double base_momentum = 0.85;
   double max_momentum = 0.95;
@@ -266,9 +291,11 @@ struct OneCycleLROptions {
   double final_div_factor = 1e4;
   bool three_phase = false;
 };
-/// Errors: UsageError from step() after total_steps; from the constructor where momentum is to be
-/// cycled and the optimizer has neither momentum nor betas, and where a phase has no steps, for
-/// which Python divides by zero: pct_start · total_steps is 1, or total_steps.
+/// Raises the learning rate to max_lr, then decays it below its start, with momentum in the
+/// opposite direction.
+/// Errors: UsageError from step() after total_steps; from the constructor if cycle_momentum is set
+/// and the optimizer has neither momentum nor betas, and if a phase has no steps (pct_start ·
+/// total_steps is 1 or total_steps), for which Python divides by zero.
 class OneCycleLR : public LRScheduler {
  public:
   OneCycleLR(torch::optim::Optimizer& optimizer, const OneCycleLROptions& options);
@@ -292,13 +319,13 @@ class OneCycleLR : public LRScheduler {
   double anneal(double start, double end, double share) const;
   std::vector<Phase> phases_;
   std::int64_t total_steps_;
-  std::optional<double> pct_start_;  ///< Empty after a state was loaded, which has none.
+  std::optional<double> pct_start_;  ///< Empty after load_state_dict(): a state has none.
   AnnealStrategy strategy_;
   bool cycle_momentum_;
   bool use_beta1_ = false;
 };
 
-/// Schedulers that others drive. They may not be stepped by themselves.
+/// Base class of schedulers that step other schedulers. The program must not step those itself.
 class SchedulerList : public LRScheduler {
  public:
   c10::IValue state_dict() const override;
@@ -312,12 +339,17 @@ class SchedulerList : public LRScheduler {
   double next_lr(std::size_t group, std::int64_t epoch, double lr) override;
   double restart_lr(std::size_t group) override;
 
-  /// How many steps scheduler `i` has made after `epoch` of this one; -1: it has not begun.
+  /// Number of steps of scheduler `i` after `epoch` steps of this one; -1: it has not begun.
   virtual std::int64_t epoch_of(std::size_t i, std::int64_t epoch) const = 0;
+  /// Sets the first learning rates of scheduler `i`.
   void begin_one(std::size_t i);
+  /// Starts scheduler `i` from the initial learning rates.
   void restart_one(std::size_t i);
+  /// Makes step number `epoch` of scheduler `i`.
   void step_one(std::size_t i, std::int64_t epoch);
+  /// Returns the learning rates after all schedulers' steps, and records them.
   std::vector<double> finish_step();
+  /// Number of schedulers.
   std::size_t size() const { return schedulers_.size(); }
 
  private:
@@ -325,8 +357,8 @@ class SchedulerList : public LRScheduler {
   std::vector<std::shared_ptr<LRScheduler>> schedulers_;
 };
 
-/// One scheduler after the other: scheduler i + 1 from step milestones[i] on, from the initial
-/// learning rates. Not of SequentialLR or ChainedScheduler.
+/// Runs schedulers one after the other: scheduler i + 1 starts at step milestones[i], from the
+/// initial learning rates. A SequentialLR or ChainedScheduler cannot be one of them.
 class SequentialLR : public SchedulerList {
  public:
   SequentialLR(torch::optim::Optimizer& optimizer,
@@ -343,7 +375,7 @@ class SequentialLR : public SchedulerList {
   std::vector<std::int64_t> milestones_;
 };
 
-/// All schedulers in each step, one after the other.
+/// Steps all schedulers in each step, in order, each on the learning rate of the one before.
 class ChainedScheduler : public SchedulerList {
  public:
   ChainedScheduler(torch::optim::Optimizer& optimizer,
@@ -354,40 +386,51 @@ class ChainedScheduler : public SchedulerList {
   std::int64_t epoch_of(std::size_t i, std::int64_t epoch) const override;
 };
 
+/// Options of ReduceLROnPlateau.
 struct ReduceLROnPlateauOptions {
+  /// Whether a lower or a higher metric is better.
   enum class Mode : std::uint8_t { kMin, kMax };
+  /// Whether threshold is relative to the best metric or absolute.
   enum class ThresholdMode : std::uint8_t { kRel, kAbs };
   Mode mode = Mode::kMin;
   double factor = 0.1;
-  /// Calls of step() without improvement that do not reduce yet.
+  /// Number of step() calls without improvement that are tolerated.
   std::int64_t patience = 10;
   double threshold = 1e-4;
   ThresholdMode threshold_mode = ThresholdMode::kRel;
-  /// Calls of step() after a reduction that do not count as without improvement.
+  /// Number of step() calls after a reduction that are not counted as without improvement.
   std::int64_t cooldown = 0;
   /// One for all parameter groups, or one each.
   std::vector<double> min_lr = {0.0};
+  /// A smaller change of the learning rate is not made.
   double eps = 1e-8;
 };
 
-/// Reduces the learning rates when a metric has stopped improving. No LRScheduler, as its step
-/// takes the metric, which must be the same on all ranks. Not prepared by Accelerator; what it has
-/// counted is in tensors():
-///   accelerator.register_for_checkpointing("plateau", plateau.tensors());
-/// Threads, lifetime: as LRScheduler. Errors: UsageError for options out of range.
+/// Multiplies the learning rates by a factor when a metric has stopped improving. It is not an
+/// LRScheduler, because step() takes the metric, which must be equal on all ranks. Accelerator does
+/// not prepare it; register its counters, which are in tensors():
+///
+///     accelerator.register_for_checkpointing("plateau", plateau.tensors());
+///
+/// Threads: as LRScheduler.
+/// Lifetime: as LRScheduler.
+/// Errors: UsageError for options out of range.
 class ReduceLROnPlateau {
  public:
   explicit ReduceLROnPlateau(torch::optim::Optimizer& optimizer,
                              const ReduceLROnPlateauOptions& options = {});
 
+  /// Counts a step with its metric and reduces the learning rates if due.
   void step(double metric);
+  /// Learning rates of all parameter groups after the last step().
   const std::vector<double>& get_last_lr() const { return last_lrs_; }
 
-  /// As LRScheduler's.
+  /// See LRScheduler::state_dict.
   c10::IValue state_dict() const;
+  /// See LRScheduler::load_state_dict.
   void load_state_dict(const c10::IValue& values);
 
-  /// What steps change: a tensor that may be set in place.
+  /// The counters that step() changes: one tensor, which may be set in place.
   std::vector<std::pair<std::string, at::Tensor>> tensors() const { return {{"counts", counts_}}; }
 
  private:

@@ -26,17 +26,21 @@ class OutputArchive;
 
 namespace lockstep {
 
+/// Options of ShardedOptimizer.
 struct ShardedOptimizerOptions {
   /// Empty: the default group.
   ProcessGroup process_group = {};
-  /// Move the parameters one behind the other into memory that the group exchanges as it is (shared
-  /// memory where the group has it), so that step() copies nothing but from rank to rank. Storage
-  /// changes hands: not for parameters of which the program keeps views.
+  /// Move the parameters into contiguous memory that the group exchanges directly (shared memory if
+  /// the group has it), so step() copies only between ranks. Parameters get other storage: not for
+  /// parameters of which the program keeps views.
   bool parameters_as_bucket_view = false;
 };
 
-/// The part of ShardedOptimizer that does not depend on the optimizer's type.
-/// Threads, lifetime, errors: as ShardedOptimizer.
+/// Plans and exchanges the shards of a ShardedOptimizer: the part that is independent of the
+/// optimizer's type.
+/// Threads: as ShardedOptimizer.
+/// Lifetime: as ShardedOptimizer.
+/// Errors: as ShardedOptimizer.
 class OptimizerShards {
  public:
   OptimizerShards(torch::optim::Optimizer& optimizer, const ShardedOptimizerOptions& options);
@@ -44,18 +48,23 @@ class OptimizerShards {
   OptimizerShards(OptimizerShards&&) noexcept;
   OptimizerShards& operator=(OptimizerShards&&) noexcept;
 
-  /// Plans the groups that were added since the last call. Collective when there are some.
+  /// Assigns the parameters of groups that were added since the last call to ranks. Collective if
+  /// there are any.
   void plan(torch::optim::Optimizer& optimizer);
 
-  /// Runs `step_own`, to which the optimizer's groups show this rank's parameters only, and
-  /// exchanges what came of it.
+  /// Runs `step_own`, for which the optimizer's groups contain only this rank's parameters, and
+  /// exchanges the updated parameters.
   void step(torch::optim::Optimizer& optimizer, const std::function<void()>& step_own);
 
+  /// Whether this rank keeps the optimizer state of `parameter`.
   bool keeps_state_of(const at::Tensor& parameter) const;
+  /// See ShardedState::consolidated_state_dict.
   c10::IValue consolidated_state_dict(const torch::optim::Optimizer& optimizer,
                                       std::optional<int> target) const;
+  /// Throws the UsageError of ShardedOptimizer::save and load.
   [[noreturn]] void refuse_archive() const;
 
+  /// The group over which the state is sharded.
   const ProcessGroup& process_group() const;
 
  private:
@@ -63,24 +72,27 @@ class OptimizerShards {
   std::unique_ptr<State> state_;
 };
 
-/// An optimizer whose state is spread over ranks: each rank keeps the state of its
-/// share of the parameters, updates these, and gets the others from their ranks. The parameters are
-/// the same bits as with the optimizer itself on every rank; the state takes 1 / world_size of the
-/// memory. ZeRO, stage 1 (Rajbhandari et al., SC20); PyTorch's ZeroRedundancyOptimizer.
+/// Shards an optimizer's state over ranks: each rank keeps the state of its parameters, updates
+/// them, and receives the others from their ranks. The parameters have the bits of the unsharded
+/// optimizer; the state takes 1 / world_size of the memory.
 ///
-///   ShardedOptimizer<torch::optim::AdamW> optimizer(model->parameters(),
-///                                                   torch::optim::AdamWOptions(1e-3));
-///   …  loss.backward();  optimizer.step();
+///     ShardedOptimizer<torch::optim::AdamW> optimizer(model->parameters(),
+///                                                     torch::optim::AdamWOptions(1e-3));
+///     …  loss.backward();  optimizer.step();
 ///
-/// It is an `Optimizer`, with all parameters in its groups: learning rates change through the
-/// groups' options, on every rank alike, schedulers take it, SnapshotDirectory stores it whole and
-/// loads it on any number of ranks. state() has this rank's share. Gradients must be the same on
-/// all ranks, as DistributedDataParallel leaves them. For every optimizer that treats each
-/// parameter by itself: LibTorch's but LBFGS, those of optimizers.h, your own. Construction,
-/// step(), add_param_group() and consolidated_state_dict() are collective. Threads: the training
-/// thread. Lifetime: keeps the process group alive. Errors: at construction UsageError for
-/// parameters that differ from rank 0's or have memory in common, PeerFailed on the other ranks;
-/// UsageError from step() when parameters of a group were exchanged for others; else as Work::wait.
+/// It is an `Optimizer` with all parameters in its groups. Change learning rates through the
+/// groups' options, equally on every rank. Schedulers accept it; SnapshotDirectory stores it whole
+/// and loads it on any number of ranks. state() has this rank's shard. Gradients must be equal on
+/// all ranks, as after DistributedDataParallel. It works with every optimizer that updates each
+/// parameter independently: LibTorch's except LBFGS, those of optimizers.h, your own. Construction,
+/// step(), add_param_group() and consolidated_state_dict() are collective.
+///
+/// Algorithm: ZeRO, stage 1 (Rajbhandari et al., SC20), as PyTorch's ZeroRedundancyOptimizer.
+/// Threads: the training thread.
+/// Lifetime: keeps the process group alive.
+/// Errors: at construction UsageError for parameters that differ from rank 0's or share memory,
+/// PeerFailed on the other ranks; UsageError from step() if a group's parameters were replaced;
+/// else see Work::wait.
 template <class Optimizer>
 class ShardedOptimizer : public Optimizer, public ShardedState {
   static_assert(
@@ -100,8 +112,8 @@ class ShardedOptimizer : public Optimizer, public ShardedState {
                    Defaults&& defaults, const ShardedOptimizerOptions& options = {})
       : Optimizer(groups, std::forward<Defaults>(defaults)), shards_(*this, options) {}
 
-  /// Updates this rank's parameters and gives them to all ranks. The closure is called once,
-  /// before.
+  /// Updates this rank's parameters and sends them to all ranks. Calls `closure` once, before the
+  /// update.
   at::Tensor step(typename Optimizer::LossClosure closure = nullptr) override {
     at::Tensor loss;
     if (closure) {
@@ -112,7 +124,7 @@ class ShardedOptimizer : public Optimizer, public ShardedState {
     return loss;
   }
 
-  /// Parameters that were added before keep their ranks.
+  /// Adds a parameter group. Earlier parameters keep their ranks.
   void add_param_group(const torch::optim::OptimizerParamGroup& group) {
     Optimizer::add_param_group(group);
     shards_.plan(*this);
@@ -126,10 +138,14 @@ class ShardedOptimizer : public Optimizer, public ShardedState {
     return shards_.consolidated_state_dict(*this, target);
   }
 
-  /// Not offered: they would hold this rank's shard only. Errors: UsageError.
+  /// Not supported, because an archive would hold only this rank's shard.
+  /// Errors: UsageError.
   void save(torch::serialize::OutputArchive&) const override { shards_.refuse_archive(); }
+  /// Not supported; see save().
+  /// Errors: UsageError.
   void load(torch::serialize::InputArchive&) override { shards_.refuse_archive(); }
 
+  /// The group over which the state is sharded.
   const ProcessGroup& process_group() const { return shards_.process_group(); }
 
  private:
