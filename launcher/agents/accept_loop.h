@@ -13,9 +13,10 @@
 
 namespace lockstep::inline internal {
 
-/// Takes every connection to a listening socket. Workers inherit the sockets unless the taker sees
-/// to it. Threads: the agent's only one; everything happens while the io_context runs. It may go
-/// while that runs on.
+/// Accepts every connection to a listening socket. Workers inherit the accepted sockets unless
+/// `taker` prevents it.
+/// Threads: the agent's only thread; handlers run while the io_context runs.
+/// Lifetime: may be destroyed while the io_context runs.
 template <typename Protocol>
 class AcceptLoop {
  public:
@@ -46,7 +47,7 @@ class AcceptLoop {
             taker_(std::move(socket));
             return accept();
           }
-          // Of descriptors, most likely: there will be some again.
+          // Most likely no descriptor is free: retry when some are.
           constexpr std::chrono::milliseconds kShortOfThem{100};
           again_.expires_after(kShortOfThem);
           again_.async_wait([this, alive](Error stopped) {
@@ -58,11 +59,11 @@ class AcceptLoop {
   const Taker taker_;
   boost::asio::basic_socket_acceptor<Protocol> acceptor_;
   boost::asio::steady_timer again_;
-  /// Handlers that come too late find it gone.
+  /// Handlers that run after the destructor find it expired.
   std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };
 
-/// AF_INET, AF_INET6 or AF_UNIX, of a bound socket.
+/// Address family of a bound socket: AF_INET, AF_INET6 or AF_UNIX.
 inline int family_of(const UniqueFd& socket) {
   sockaddr_storage address{};
   socklen_t size = sizeof(address);

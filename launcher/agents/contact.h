@@ -13,9 +13,10 @@
 
 namespace lockstep::inline internal {
 
-/// How long an agent goes on without a word from the rendezvous. After the limit of the keep-alive
-/// it stops its workers, since the others hold it for lost; after as long again the job is over for
-/// it. One that has never reached it waits for the join timeout.
+/// How long an agent continues without a message from the rendezvous. After keep_alive_limit it
+/// stops its workers, because the other machines then regard it as lost; after twice that time it
+/// ends the job for itself. An agent that has never reached the rendezvous waits for the join
+/// timeout.
 class Contact {
  public:
   using Instant = Deadline::Clock::time_point;
@@ -23,9 +24,13 @@ class Contact {
   Contact(const RendezvousTimeouts& timeouts, Instant started)
       : timeouts_(timeouts), started_(started) {}
 
+  /// A message arrived.
   void note(Instant now) { last_ = now; }
+  /// When the last message arrived.
   const std::optional<Instant>& last() const { return last_; }
+  /// Whether keep_alive_limit has expired since the last message.
   bool is_cut_off(Instant now) const { return last_ && now - *last_ >= timeouts_.keep_alive_limit; }
+  /// When the agent ends the job for itself.
   Instant patience_ends() const {
     return last_ ? *last_ + 2 * timeouts_.keep_alive_limit : started_ + timeouts_.join;
   }
@@ -34,12 +39,13 @@ class Contact {
     const auto left = std::chrono::ceil<std::chrono::seconds>(patience_ends() - now);
     return concat("timeout in ", std::max(left.count(), 0L), " s");
   }
-  /// When one of the above changes.
+  /// When is_cut_off() changes, or else patience_ends().
   Instant next_change(Instant now) const {
     return last_ && !is_cut_off(now) ? *last_ + timeouts_.keep_alive_limit : patience_ends();
   }
-  /// What an agent goes by that had `last_view` and was told `told` last: that, for good once the
-  /// job has ended; while it is cut off it is a member of no generation. `cause` says why it is.
+  /// The view that the agent acts on: `told`, the last one received; while it is cut off, a view in
+  /// which it is a member of no generation, unless the job has ended. `cause` says why it is cut
+  /// off.
   AgentView view(const AgentView& last_view, const std::optional<AgentView>& told, Instant now,
                  const std::function<std::string()>& cause) const {
     const bool goes_on = !told || !told->ended();

@@ -17,9 +17,9 @@ namespace lockstep::inline internal {
 
 class SealedConnection;
 
-/// An agent's connection to where its job's rendezvous is served: made again whenever it breaks.
-/// Threads: the agent's only one; everything happens while the io_context runs. It may go while
-/// that runs on.
+/// An agent's connection to the agent that serves its job's rendezvous; reconnects when it breaks.
+/// Threads: the agent's only thread; handlers run while the io_context runs.
+/// Lifetime: may be destroyed while the io_context runs.
 class ControlClient {
  public:
   struct Settings {
@@ -27,11 +27,11 @@ class ControlClient {
     std::string secret;
     std::string host;
     std::uint16_t port = 0;
-    /// A report is sent again so often, to say that this agent is there. A connection on which
-    /// nothing has come in answer for as long is made anew.
+    /// Interval between reports, which show that this agent is alive. If no answer arrives within
+    /// this time, the connection is replaced.
     std::chrono::milliseconds keep_alive_interval{5'000};
     std::chrono::milliseconds connect_timeout{5'000};
-    /// A few round trips across the world: an answer may take so long however short the interval.
+    /// Lower bound of that timeout for short intervals: a few round trips across the world.
     std::chrono::milliseconds shortest_timeout{1'000};
   };
   using Clock = std::chrono::steady_clock;
@@ -41,23 +41,25 @@ class ControlClient {
   ControlClient(const ControlClient&) = delete;
   ControlClient& operator=(const ControlClient&) = delete;
 
-  /// Looks the host up again before the next connection. That may take long where names are served
-  /// by a machine that does not answer: to be asked for while no workers run.
+  /// Resolves the host's name again before the next connection. It may block for long if the name
+  /// server does not answer: call it only while no workers run.
   void look_host_up() { addresses_.clear(); }
 
+  /// Sends a report, now or after the next connection.
   void report(const AgentReport& report);
-  /// What was told last; nothing before that.
+  /// The last message received; empty before the first.
   const std::optional<ServiceMessage>& told() const { return told_; }
-  /// Everything that was reported is known.
+  /// Whether the rendezvous has answered the last report.
   bool is_heard() const { return told_ && told_->number >= number_; }
+  /// When the last message was received.
   std::optional<Clock::time_point> last_contact() const { return last_contact_; }
-  /// Why there is no connection now; empty where there is one.
+  /// Why there is no connection now; empty: there is one.
   const std::string& trouble() const { return trouble_; }
-  /// No process listens there any more, as the machine says that it ran on.
+  /// Whether the machine refused the last connection: it runs, but no process listens there.
   bool is_gone() const { return is_gone_; }
-  /// Why this agent may not take part. For good.
+  /// Why this agent may not take part, permanently; empty: it may.
   const std::string& refusal() const { return refusal_; }
-  /// The address of this machine on the connection made last; empty before that.
+  /// This machine's address on the last connection; empty before the first.
   const std::string& own_address() const { return own_address_; }
 
  private:
@@ -85,13 +87,13 @@ class ControlClient {
   std::uint64_t number_ = 0;
   std::optional<ServiceMessage> told_;
   std::optional<Clock::time_point> last_contact_;
-  /// When the first report was sent after which nothing has come.
+  /// When the first unanswered report was sent.
   std::optional<Clock::time_point> unanswered_since_;
   std::string trouble_ = "not connected yet";
   bool is_gone_ = false;
   std::string refusal_;
   std::string own_address_;
-  /// Handlers that come too late find it gone.
+  /// Handlers that run after the destructor find it expired.
   std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };
 

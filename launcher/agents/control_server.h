@@ -18,12 +18,12 @@
 
 namespace lockstep::inline internal {
 
-/// Serves a job's rendezvous to the agents of other machines.
-/// What a stranger can make it hold is bounded: connections that have not shown the job's secret
-/// are few, short of time and, where too many, dropped from the oldest. So are those whose greeting
-/// shows it, which may be a repeated one, until a message of theirs opens.
-/// Threads: the agent's only one; everything happens while the io_context runs. It may go while
-/// that runs on.
+/// Serves a job's rendezvous to the agents of other machines. Resources of clients without the
+/// job's secret are bounded: their connections are limited in number and time, and the oldest is
+/// dropped first. The same holds for a client whose handshake has the secret, possibly replayed,
+/// until its first message decrypts.
+/// Threads: the agent's only thread; handlers run while the io_context runs.
+/// Lifetime: may be destroyed while the io_context runs.
 class ControlServer {
  public:
   struct Settings {
@@ -32,22 +32,22 @@ class ControlServer {
     std::chrono::milliseconds handshake_timeout{5'000};
     std::size_t most_strangers = 64;
     std::size_t most_agents = 4'096;
-    /// Asked before an agent is told anything: where it says no, nothing is until tell_all().
+    /// Asked before each message to an agent; if false, messages wait for tell_all().
     std::function<bool()> may_tell = [] { return true; };
   };
-  /// `listening`: a socket that listens.
+  /// `listening`: a listening socket.
   ControlServer(boost::asio::io_context& io, RendezvousService& service, Settings settings,
                 UniqueFd listening);
   ~ControlServer();
   ControlServer(const ControlServer&) = delete;
   ControlServer& operator=(const ControlServer&) = delete;
 
-  /// To be called after each change of the service that was not this server's doing, and once
-  /// agents may be told.
+  /// Sends each agent its changed view. Call it after each change of the service that this server
+  /// did not make, and when may_tell becomes true.
   void tell_all();
-  /// Agents that are connected.
+  /// Number of connected agents.
   std::size_t agent_count() const { return agents_.size(); }
-  /// Takes no more connections.
+  /// Accepts no more connections.
   void stop_listening() { accept_loop_.stop(); }
 
  private:
@@ -74,13 +74,13 @@ class ControlServer {
   const Settings settings_;
   const JobSecret secret_;
   AcceptLoop<boost::asio::ip::tcp> accept_loop_;
-  std::list<std::shared_ptr<Stranger>> strangers_;  // the oldest first
+  std::list<std::shared_ptr<Stranger>> strangers_;  // without a handshake; the oldest first
   std::list<std::shared_ptr<Agent>> newcomers_;     // have yet to report; the oldest first
   std::map<const Agent*, std::shared_ptr<Agent>> agents_;
   RendezvousVersion told_{};
   bool owes_answers_ = false;
   std::uint64_t refusals_ = 0;
-  /// Handlers that come too late find it gone.
+  /// Handlers that run after the destructor find it expired.
   std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };
 

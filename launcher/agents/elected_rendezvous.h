@@ -13,9 +13,9 @@
 
 namespace lockstep::inline internal {
 
-/// The rendezvous of a job whose agents elect the one that serves it, by way of etcd: where that
-/// one is lost, another goes on from the state that etcd holds. No agent is told of a change before
-/// etcd holds it.
+/// The rendezvous of a job whose agents elect, through etcd, the one that serves it. If that agent
+/// is lost, another continues from the state in etcd. No agent receives a change before etcd has
+/// it.
 class ElectedRendezvous : public JobRendezvous {
  public:
   /// Errors: those of bind_tcp_for_peers() at this machine's address.
@@ -28,14 +28,14 @@ class ElectedRendezvous : public JobRendezvous {
   void report(const AgentReport& report) override;
   const AgentView& view() const override { return view_; }
   std::string missing() const override;
-  /// Errors: Error when the rendezvous refuses this agent, or has not been reached for too long.
+  /// Errors: Error if the rendezvous refuses this agent, or was not reached before the timeout.
   void wait(int wake_fd, const std::optional<Deadline>& deadline) override;
   void finish(const Deadline& deadline) override;
 
  private:
   using Instant = Contact::Instant;
 
-  /// What an agent has that serves.
+  /// State of the agent that serves.
   struct Served {
     RendezvousService service;
     std::unique_ptr<ControlServer> server{};
@@ -64,7 +64,7 @@ class ElectedRendezvous : public JobRendezvous {
   const std::string own_address_;
   UniqueFd listening_;
   std::unique_ptr<ControlClient> client_;
-  /// The id of the agent that `client_` speaks to.
+  /// Id of the agent to which `client_` connects.
   std::string leader_id_;
   std::unique_ptr<Served> served_;
   EtcdElection election_;

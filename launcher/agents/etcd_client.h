@@ -14,12 +14,12 @@
 
 namespace lockstep::inline internal {
 
-/// Asks etcd, at whichever of its addresses answers.
-/// Threads: the agent's only one; everything happens while the io_context runs.
+/// Sends requests to etcd, to any of its addresses that answers.
+/// Threads: the agent's only thread; handlers run while the io_context runs.
 /// Lifetime: no handler is called after the destructor.
 class EtcdClient {
  public:
-  /// `text`: the answer; nothing when none came, and `trouble` says why.
+  /// `text`: the answer. Empty if none arrived; `trouble` says why.
   struct Answer {
     std::optional<std::string> text{};
     std::string trouble{};
@@ -31,8 +31,8 @@ class EtcdClient {
   EtcdClient(const EtcdClient&) = delete;
   EtcdClient& operator=(const EtcdClient&) = delete;
 
-  /// Calls `handler` within a few seconds. After a failure the next request goes to the next
-  /// address.
+  /// Sends a request; calls `handler` within a few seconds. After a failure the next request goes
+  /// to the next address.
   void ask(const etcd::Request& request, Handler handler);
 
  private:

@@ -12,52 +12,55 @@
 
 namespace lockstep::inline internal {
 
-/// Which agent of a job serves its rendezvous: the one whose record etcd holds, for as long as it
-/// renews its lease. It keeps the job's state there for the one after it.
+/// Elects the agent of a job that serves its rendezvous: the one whose record is in etcd, while it
+/// renews its lease. The leader keeps the job's state in etcd for its successor.
 ///
-/// At most one agent can write the state: every write is conditional on the leader's key being the
-/// very one that the writer made, and on the state being the one that it knows, so that its own
-/// writes take effect in their order. An agent that could not renew its lease in time knows by
-/// itself that it leads no more.
-/// Source: etcd's documentation, "Lease" and "Transaction".
-/// Threads: the agent's only one; everything happens while the io_context runs.
+/// At most one agent can write the state. Every write is conditional on the leader's key being the
+/// one that the writer created, and on the state being the version that it knows, so its own writes
+/// take effect in order. An agent that did not renew its lease in time knows without etcd that it
+/// no longer leads.
+///
+/// Algorithm: leases and transactions, as in etcd's documentation ("Lease", "Transaction").
+/// Threads: the agent's only thread; handlers run while the io_context runs.
 class EtcdElection {
  public:
   struct Settings {
     std::vector<HostAndPort> addresses;
     etcd::Keys keys;
-    /// How long nobody leads at most after a leader was lost.
+    /// Longest time without a leader after a leader was lost.
     std::chrono::seconds lease{5};
-    /// How long the state of a job outlives its agents.
+    /// How long etcd keeps the state of a job after its agents are gone.
     std::chrono::seconds state_lease{60};
   };
   struct Handlers {
-    /// What this agent is to be known by, should it win.
+    /// Record of this agent in etcd, if it wins.
     std::function<std::string()> make_record;
-    /// Another leads.
+    /// Another agent leads.
     std::function<void(const std::string& record)> on_leader;
-    /// This one does. `state`: what was saved last.
+    /// This agent leads. `state`: the one saved last.
     std::function<void(const std::optional<std::string>& state)> on_won;
-    /// It does no more.
+    /// This agent no longer leads.
     std::function<void(const std::string& reason)> on_deposed;
   };
 
   EtcdElection(boost::asio::io_context& io, Settings settings, Handlers handlers);
 
-  /// Looks who leads, again and again, and leads where nobody does. on_leader is called for each
-  /// new one.
+  /// Polls for the leader and campaigns if there is none. Calls on_leader for each new leader.
   void search();
-  /// Ends the search: the leader is well.
+  /// Ends the search: the leader is reachable.
   void rest() { is_searching_ = false; }
 
+  /// Whether this agent leads.
   bool leads() const { return !term_.empty(); }
-  /// Of the leader: `on_saved` is called once `state` is in etcd, unless another is saved after it.
+  /// Leader: writes `state`; calls `on_saved` once it is in etcd, unless a later state replaces it
+  /// first.
   void save(const std::string& state, std::function<void()> on_saved);
-  /// Of the leader: lets others lead at once; with `job_ended`, nothing of the job stays in etcd.
+  /// Leader: gives up its lease, so another can lead at once; with `job_ended` removes the job's
+  /// state from etcd too.
   void resign(bool job_ended);
-  /// Nothing is under way.
+  /// Whether no request is pending.
   bool is_idle() const { return pending_ == 0; }
-  /// Why etcd did not answer last; empty: it did.
+  /// Why etcd did not answer the last request; empty: it did.
   const std::string& trouble() const { return trouble_; }
 
  private:
@@ -90,10 +93,10 @@ class EtcdElection {
   bool is_searching_ = false;
   bool is_looking_ = false;
   int pending_ = 0;
-  std::string known_leader_;  ///< when its key was made
-  std::string term_;          ///< when this agent's was; empty: it does not lead
+  std::string known_leader_;  ///< revision at which its key was created
+  std::string term_;          ///< the same of this agent's key; empty: it does not lead
   etcd::Leases leases_;
-  std::string written_;  ///< when the state was that is known to be there
+  std::string written_;  ///< revision of the last known state
   std::optional<std::string> unsaved_;
   bool is_saving_ = false;
   std::function<void()> on_saved_;

@@ -9,7 +9,8 @@
 
 namespace lockstep::inline internal {
 
-/// Runs what waits in `io` until `done` says so, `wake_fd` is readable (-1: none), or the deadline.
+/// Runs handlers in `io` until `done` returns true, `wake_fd` is readable (-1: none), or the
+/// deadline expires.
 void run_until(boost::asio::io_context& io, int wake_fd, const std::optional<Deadline>& deadline,
                const std::function<bool()>& done);
 

@@ -5,28 +5,28 @@
 #include <cstdio>
 #include <string>
 
-/// The fields by which agents make sure of each other when one connects to another: the upgrade of
-/// HTTP (RFC 6455) that begins each connection carries them.
+/// Header fields by which agents authenticate each other, in the HTTP upgrade (RFC 6455) that
+/// begins each connection.
 namespace lockstep::handshake {
 
 inline constexpr const char* kTarget = "/agent";
 inline constexpr const char* kJob = "Lockstep-Job";
 inline constexpr const char* kNonce = "Lockstep-Nonce";
 inline constexpr const char* kProof = "Lockstep-Proof";
-/// In a refusal: why.
+/// In a refusal: the reason.
 inline constexpr const char* kRefusal = "Lockstep-Refusal";
 
-/// What begins the answer to whoever is none of the agents and asks who meets there.
+/// Start of the answer to a client that is no agent and asks which job this is.
 inline constexpr const char* kAgentsOf = "agents of job '";
 
-/// Printable, and of one line, as a field must be.
+/// Replaces control and non-ASCII characters, as a header field requires.
 inline std::string one_line(std::string text) {
   std::ranges::replace_if(
       text, [](unsigned char c) { return c < 0x20 || c >= 0x7f; }, '?');
   return text;
 }
 
-/// A job's id, whatever it is made of.
+/// A job's id, percent-encoded for a header field.
 inline std::string job_name(const std::string& id) {
   std::string name;
   for (const unsigned char c : id) {

@@ -8,32 +8,34 @@
 
 namespace lockstep::inline internal {
 
-/// Random bytes that one side of a connection adds to it, so that no connection is like another.
+/// Random bytes that one side of a connection contributes, so each connection has other keys.
 using Nonce = std::array<unsigned char, 32>;
 using SessionKey = std::array<unsigned char, 32>;
 
 Nonce random_nonce();
-/// In lower-case hexadecimal digits, and back; nothing for a text that is none.
+/// To lower-case hexadecimal digits.
 std::string hex_of(const Nonce& nonce);
+/// From hexadecimal digits; nothing for other texts.
 std::optional<Nonce> nonce_of(std::string_view hex);
 
-/// What the agents of one job know and nobody else: each shows the other that it does without
-/// telling it, and both draw the keys of their connection from it.
-/// Source: challenge and response with keyed BLAKE2b (libsodium's crypto_generichash).
+/// The shared secret of a job's agents: each proves to the other that it knows the secret without
+/// sending it, and both derive the keys of their connection from it.
+/// Algorithm: challenge and response with keyed BLAKE2b (libsodium's crypto_generichash).
 class JobSecret {
  public:
-  /// `job`: its id. `text` may be empty: then it is no secret, and keeps jobs apart only.
+  /// `job`: its id. `text` may be empty: then it is no secret and only separates jobs.
   JobSecret(const std::string& job, const std::string& text);
 
-  /// What the agent that connects shows.
+  /// Proof of the agent that connects.
   std::string client_proof(const Nonce& client) const;
-  /// What the other answers.
+  /// Proof of the agent that accepts.
   std::string server_proof(const Nonce& client, const Nonce& server) const;
-  /// That an agent of the job has written a text.
+  /// Proof that an agent of the job wrote a text.
   std::string proof_of(std::string_view text) const;
-  /// Compares in a time that does not tell how much of it is right.
+  /// Compares in constant time.
   static bool same_proof(std::string_view shown, std::string_view wanted);
 
+  /// Keys of the two directions of a connection.
   SessionKey key_to_server(const Nonce& client, const Nonce& server) const;
   SessionKey key_to_client(const Nonce& client, const Nonce& server) const;
 
@@ -43,14 +45,16 @@ class JobSecret {
   SessionKey key_{};
 };
 
-/// Encrypts one direction of a connection, message by message: a message that was changed, left
-/// out, repeated or put elsewhere does not open.
-/// Source: XChaCha20-Poly1305 (libsodium), the message's number as its nonce.
+/// Encrypts one direction of a connection, message by message: a changed, dropped, repeated or
+/// reordered message does not decrypt.
+/// Algorithm: XChaCha20-Poly1305 (libsodium), with the message's number as nonce.
 class SealedMessages {
  public:
   explicit SealedMessages(const SessionKey& key) : key_(key) {}
 
+  /// Encrypts the next message.
   std::string seal(std::string_view text);
+  /// Decrypts the next message; nothing if it does not decrypt.
   std::optional<std::string> open(std::string_view sealed);
 
  private:

@@ -9,7 +9,7 @@
 
 namespace lockstep::inline internal {
 
-/// The rendezvous as an agent takes part that another one serves.
+/// The rendezvous as seen by an agent that connects to the one that serves it.
 class JoinedRendezvous : public JobRendezvous {
  public:
   JoinedRendezvous(boost::asio::io_context& io, const LaunchOptions& options);
@@ -20,7 +20,7 @@ class JoinedRendezvous : public JobRendezvous {
   void report(const AgentReport& report) override;
   const AgentView& view() const override { return view_; }
   std::string missing() const override;
-  /// Errors: Error when the rendezvous refuses this agent, or has not been reached for too long.
+  /// Errors: Error if the rendezvous refuses this agent, or was not reached before the timeout.
   void wait(int wake_fd, const std::optional<Deadline>& deadline) override;
   void finish(const Deadline& deadline) override;
 

@@ -12,17 +12,18 @@ namespace lockstep::inline internal {
 
 inline constexpr int kMostInt = std::numeric_limits<int>::max();
 
-/// What n bytes of JSON are read into takes at most kAnyJsonBytes + n * kJsonBytesAByte: a '[' in
-/// another has the fewest for what it takes.
+/// Memory bound: n bytes of JSON parse into at most kAnyJsonBytes + n * kJsonBytesAByte bytes.
+/// Nested '[' is the worst case.
 inline constexpr std::uint64_t kJsonBytesAByte = 128;
 inline constexpr std::uint64_t kAnyJsonBytes = std::uint64_t{1} << 20;
 
-/// Reads members of an object and notes whether all were what they had to be.
-/// Lifetime: that of the object.
+/// Reads members of a JSON object and records whether all had the expected type and range.
+/// Lifetime: refers to the object.
 class Members {
  public:
   explicit Members(const nlohmann::json& object) : object_(object), good_(object.is_object()) {}
 
+  /// Whether all members so far were valid.
   bool good() const { return good_; }
 
   bool has(const char* name) const { return find(name) != nullptr; }
@@ -31,7 +32,7 @@ class Members {
   std::uint16_t port(const char* name);
   std::string text(const char* name);
   bool boolean(const char* name);
-  /// An empty one where there is none.
+  /// Returns an empty object if the member is missing.
   const nlohmann::json& object(const char* name);
   const nlohmann::json& list(const char* name);
   RendezvousNode node(const nlohmann::json& value);
@@ -44,11 +45,11 @@ class Members {
   bool good_;
 };
 
-/// The beginning of a text that is too long.
+/// Truncates a text that is too long.
 std::string cut(const std::string& text);
 nlohmann::json to_json(const RendezvousNode& node);
 nlohmann::json to_json(const WorkerFault& fault);
-/// What programs print need not be UTF-8: it is made so.
+/// Dumps JSON; bytes that are not UTF-8, which programs may print, are replaced.
 std::string text_of(const nlohmann::json& message);
 
 }  // namespace lockstep::inline internal

@@ -6,10 +6,10 @@
 
 namespace lockstep::inline internal {
 
-/// The rendezvous of a job on one machine: no network, nobody to wait for.
+/// The rendezvous of a job on one machine, without a network.
 class LocalRendezvous : public JobRendezvous {
  public:
-  /// What happens in `io` does so while it waits.
+  /// Handlers in `io` run while it waits.
   LocalRendezvous(boost::asio::io_context& io, const RendezvousRules& rules, std::string address)
       : io_(io), service_(rules, timeouts()), address_(std::move(address)) {}
 

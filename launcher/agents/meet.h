@@ -9,10 +9,10 @@
 
 namespace lockstep::inline internal {
 
-/// Takes part in the rendezvous of a job on several machines. Its agents elect the one that serves
-/// it where there is an etcd; else this one does where this machine has the address of the endpoint
-/// and nobody serves it yet, and joins it otherwise. It runs in `io`.
-/// Errors: SystemError or UsageError when this machine is to serve it and cannot.
+/// Joins the rendezvous of a job on several machines; its handlers run in `io`. With etcd the
+/// agents elect the one that serves it. Else this agent serves it if this machine has the
+/// endpoint's address and no agent serves it yet, and connects to it otherwise.
+/// Errors: SystemError or UsageError if this machine must serve it and cannot.
 std::unique_ptr<JobRendezvous> meet(boost::asio::io_context& io, const LaunchOptions& options);
 
 }  // namespace lockstep::inline internal

@@ -16,16 +16,16 @@ namespace lockstep::inline internal {
 
 using WebSocket = boost::beast::websocket::stream<boost::beast::tcp_stream>;
 
-/// Messages between two agents over a WebSocket (RFC 6455), each sealed.
-/// Threads: the agent's only one; handlers run in the io_context of the socket.
-/// Lifetime: keeps itself alive until it is closed. After close() no handler is called; so an owner
-/// whom the handlers use closes it before it goes.
+/// Exchanges encrypted messages between two agents over a WebSocket (RFC 6455).
+/// Threads: the agent's only thread; handlers run in the socket's io_context.
+/// Lifetime: keeps itself alive until it is closed. No handler is called after close(); an owner
+/// that the handlers use must call it before it is destroyed.
 class SealedConnection : public std::enable_shared_from_this<SealedConnection> {
  public:
   struct Handlers {
-    /// A message that opened.
+    /// A message was received and decrypted.
     std::function<void(const std::string& text)> on_message;
-    /// The connection is gone; why.
+    /// The connection broke.
     std::function<void(const std::string& reason)> on_closed;
   };
 
@@ -33,10 +33,11 @@ class SealedConnection : public std::enable_shared_from_this<SealedConnection> {
       : socket_(std::move(socket)), outgoing_(sends), incoming_(receives) {}
 
   void start(Handlers handlers);
-  /// In place of a message that has not left yet: what is true now is all that counts.
+  /// Sends a message. It replaces a message that has not been sent yet: only the latest state
+  /// matters.
   void send(std::string text);
   void close();
-  /// Sends nothing after what was sent already; the other side is to close.
+  /// Sends the pending message and then nothing more; the other side closes the connection.
   void close_when_sent();
 
  private:
@@ -57,9 +58,9 @@ class SealedConnection : public std::enable_shared_from_this<SealedConnection> {
   bool is_closed_ = false;
 };
 
-/// The limits that all connections between agents have. `accepted` sockets are not inherited by
-/// workers.
+/// Sets the limits of all connections between agents.
 void limit(WebSocket& socket);
+/// Prevents workers from inheriting an accepted socket.
 void keep_from_workers(boost::asio::ip::tcp::socket& socket);
 
 }  // namespace lockstep::inline internal

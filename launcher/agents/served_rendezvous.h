@@ -9,10 +9,10 @@
 
 namespace lockstep::inline internal {
 
-/// The rendezvous as the agent takes part that serves it.
+/// The rendezvous as seen by the agent that serves it.
 class ServedRendezvous : public JobRendezvous {
  public:
-  /// `listening`: a socket that listens at the endpoint of the job.
+  /// `listening`: a socket that listens at the job's endpoint.
   ServedRendezvous(boost::asio::io_context& io, const LaunchOptions& options,
                    const RendezvousRules& rules, UniqueFd listening);
 

@@ -9,39 +9,40 @@
 
 namespace lockstep::inline internal {
 
-/// What the meaning of --hosts depends on beside the flags.
+/// Inputs of --hosts besides the flags.
 struct HostsFacts {
-  /// Of the job.
+  /// The job's secret.
   std::string secret{};
-  /// Where the command runs, and so all launchers.
+  /// Working directory of the command, and so of all launchers.
   std::string directory{};
-  /// NAME=value each.
+  /// The environment, NAME=value each.
   std::vector<std::string> environment{};
-  /// The path of this program.
+  /// Path of this program.
   std::string lockstep{};
-  /// Where the launchers meet on the first machine, unless the flags say so.
+  /// Port of the rendezvous on the first machine, unless the flags give one.
   int port = 0;
-  /// By which what the machines say of the launchers is told from output.
+  /// Marks the lines in which a machine reports about its launcher, to distinguish them from
+  /// output.
   std::string marker{};
-  /// After which the machines end a job of which they hear nothing.
+  /// Timeout after which a machine that receives nothing ends its launcher.
   std::chrono::milliseconds silence = kLongestSilence;
   /// TORCH_ELASTIC_SHUTDOWN_TIMEOUT, or empty.
   std::string shutdown_timeout{};
 };
 
-/// What each of the hosts is asked to do: the same command line, with its place.
+/// Plans the command of each host: the same command line, with the host's node rank.
 /// Errors: UsageError, also for what a machine would refuse.
 OverseeOptions plan_hosts(const RunFlags& flags, const std::vector<RemoteHost>& hosts,
                           const HostsFacts& facts);
 
-/// Of an environment, NAME=value each, what every machine gets: Lockstep's own, but for what
-/// belongs to one place.
+/// The variables of an environment that every machine gets: Lockstep's, without those that belong
+/// to one process or machine.
 std::vector<std::string> variables_for_hosts(const std::vector<std::string>& environment);
 
-/// How `ssh` is called, from --ssh-command or by default.
+/// The words that call `ssh`: --ssh-command, or the default.
 std::vector<std::string> ssh_words(const std::string& ssh_command);
 
-/// Errors: UsageError when there is a flag that means nothing without --hosts.
+/// Errors: UsageError for a flag that has no effect without --hosts.
 void check_no_hosts_flags(const RunFlags& flags);
 
 }  // namespace lockstep::inline internal

@@ -4,7 +4,7 @@
 
 namespace lockstep::inline internal {
 
-/// The flags and the help of the commands for running jobs.
+/// Flags and help of the commands for running jobs.
 CommandHelp ps_help();
 CommandHelp logs_help();
 CommandHelp scale_help();

@@ -7,8 +7,8 @@
 
 namespace lockstep::inline internal {
 
-// In each of these structs `help`, if it is not empty, is what the command prints, and nothing else
-// counts.
+// In each of these structs: a `help` that is not empty is all that the command prints; the other
+// members are then unset.
 
 /// The command line of `lockstep ps`.
 struct PsOptions {

@@ -4,8 +4,9 @@
 
 namespace lockstep::inline internal {
 
-/// By which the machines of a job know each other: the content of `file` (--secret-file), or, where
-/// that is empty, LOCKSTEP_JOB_SECRET; empty: there is none. Errors: UsageError, SystemError.
+/// The shared secret of a job's machines: the content of `file` (--secret-file), or
+/// LOCKSTEP_JOB_SECRET if `file` is empty; empty: none.
+/// Errors: UsageError, SystemError.
 std::string read_job_secret(const std::string& file);
 
 }  // namespace lockstep::inline internal

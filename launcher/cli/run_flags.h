@@ -5,7 +5,7 @@
 
 namespace lockstep::inline internal {
 
-/// The flags of `lockstep run` as they were given, or their PET_ variables; empty where neither.
+/// The flags of `lockstep run` as given, or their PET_ variables; empty if neither is.
 struct RunFlags {
   std::string nproc_per_node;
   bool standalone = false;
@@ -51,15 +51,16 @@ struct RunFlags {
   std::string duplicate_stdout_filters;
   std::string duplicate_stderr_filters;
 
-  /// The flags of the command line, in full: "--name" or "--name=value".
+  /// Flags of the command line with full names: "--name" or "--name=value".
   std::vector<std::string> given;
   /// The program and its arguments.
   std::vector<std::string> program;
-  /// When not empty, what --help shows, and nothing else counts.
+  /// Text of --help; if not empty, the other members are unset.
   std::string help;
 };
 
-/// Reads the command line of `lockstep run`. Errors: UsageError.
+/// Parses the command line of `lockstep run`.
+/// Errors: UsageError.
 RunFlags parse_run_flags(const std::vector<std::string>& arguments);
 
 }  // namespace lockstep::inline internal

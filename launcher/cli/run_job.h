@@ -5,9 +5,9 @@
 
 namespace lockstep::inline internal {
 
-/// Runs a job's workers on this machine to their end, together with the job's other machines, and
-/// lets it be looked at meanwhile, at `health` by anybody who reaches it, if that is a socket that
-/// listens. Returns what launch() does.
+/// Runs a job's workers on this machine, together with the job's other machines, and serves the
+/// job's status and control meanwhile. `health`: a listening socket on which any client may read
+/// the status; may be invalid. Returns launch()'s exit code.
 /// Errors: those of launch() and meet().
 int run_job(const LaunchOptions& options, UniqueFd health = UniqueFd());
 

@@ -7,19 +7,20 @@
 
 namespace lockstep::inline internal {
 
-/// What the meaning of flags depends on beside themselves.
+/// Inputs of `lockstep run` besides the flags.
 struct RunFacts {
   int allowed_cpus = 1;
   int gpus = 0;
-  /// For a job on one machine that was given no id.
+  /// Id of a job on one machine that was given none.
   std::string random_id{};
-  /// Of the job: from --secret-file or LOCKSTEP_JOB_SECRET; empty: there is none.
+  /// The job's secret, from --secret-file or LOCKSTEP_JOB_SECRET; empty: none.
   std::string secret{};
   /// TORCH_ELASTIC_SHUTDOWN_TIMEOUT, or empty.
   std::string shutdown_timeout{};
 };
 
-/// What the flags of `lockstep run` mean. Errors: UsageError, one line that names the flag.
+/// Resolves the flags of `lockstep run`.
+/// Errors: UsageError, one line that names the flag.
 LaunchOptions resolve_run_options(const RunFlags& flags, const RunFacts& facts);
 
 }  // namespace lockstep::inline internal

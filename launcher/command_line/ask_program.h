@@ -6,20 +6,23 @@
 
 namespace lockstep::inline internal {
 
+/// Options of ask_program.
 struct AskOptions {
+  /// The program is killed after this time.
   std::chrono::milliseconds patience{10'000};
-  /// What it writes to stderr is shown; otherwise it is dropped.
+  /// Show its standard error; else it is discarded.
   bool show_errors = false;
 };
 
-/// What a program has told.
+/// Result of a program.
 struct Told {
-  int status = -1;  ///< its exit code; -1: it did not end in time, or by a signal
+  int status = -1;  ///< exit code; -1: killed by the timeout or a signal
   std::string out{};
 };
 
-/// Runs a program, with its path as the first word, and takes what it writes to stdout. One that
-/// does not end in time is killed. Threads: as spawn_process. Errors: as spawn_process.
+/// Runs a program and returns its standard output and exit code. The first word is its path.
+/// Threads: as spawn_process.
+/// Errors: as spawn_process.
 Told ask_program(const std::vector<std::string>& words, const AskOptions& options = {});
 
 }  // namespace lockstep::inline internal

@@ -6,15 +6,18 @@
 
 namespace lockstep::inline internal {
 
+/// A host and, if given, a port.
 struct Endpoint {
   std::string host{};
   std::optional<std::uint16_t> port{};
 };
 
-/// Of a flag's value "HOST", "HOST:PORT" or "[IPV6]:PORT"; an address of version 6 may stand
-/// without brackets where it has no port. Errors: UsageError that names --rdzv-endpoint.
+/// Parses a flag's value "HOST", "HOST:PORT" or "[IPV6]:PORT"; an IPv6 address without a port needs
+/// no brackets.
+/// Errors: UsageError that names --rdzv-endpoint.
 Endpoint parse_endpoint(const std::string& text);
 
+/// Parses a port, 1 to 65535.
 /// Errors: UsageError that names the flag.
 std::uint16_t parse_port(const char* flag, const std::string& text);
 

@@ -6,15 +6,17 @@
 
 namespace lockstep::inline internal {
 
-/// The path of `name`, a program that is installed beside this one: what loads more than `lockstep`
-/// may, which starts in a millisecond. `command` is for the message. Errors: ProgramError when it
-/// is not there.
+/// Path of the program `name`, installed beside this one. Such programs load LibTorch, which
+/// `lockstep` must not, because it starts in a millisecond. `command` is for the message.
+/// Errors: ProgramError if it does not exist.
 std::string program_beside(const std::string& name, const std::string& command);
 
-/// Where this program lies. Errors: SystemError.
+/// Folder of this program.
+/// Errors: SystemError.
 std::filesystem::path program_folder();
 
-/// Becomes another program, with its path as the first word. Errors: ProgramError.
+/// Replaces this process by another program (exec); the first word is its path.
+/// Errors: ProgramError.
 [[noreturn]] void become_program(std::vector<std::string> words);
 
 }  // namespace lockstep::inline internal

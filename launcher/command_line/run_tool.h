@@ -5,9 +5,9 @@
 
 namespace lockstep::inline internal {
 
-/// What `main` of `lockstep` and of each of its tools returns: the exit code of `command`, which
-/// gets the words after the program's name. An exception becomes one line on stderr. A standard
-/// stream that is closed is /dev/null meanwhile.
+/// The `main` of `lockstep` and of each tool: returns the exit code of `command`, which gets the
+/// words after the program's name. Prints an exception as one line on standard error. Opens
+/// /dev/null for a standard stream that is closed.
 int run_tool(int argc, char** argv, int (*command)(const std::vector<std::string>& arguments));
 
 }  // namespace lockstep::inline internal

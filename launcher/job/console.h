@@ -4,11 +4,11 @@
 
 namespace lockstep::inline internal {
 
-/// Writes "lockstep: <message>" and a newline to stderr. A terminal that takes no text for a second
-/// loses the message: nobody may hold up the launcher by not reading.
+/// Writes "lockstep: <message>" and a newline to standard error. If the terminal accepts no text
+/// for a second, the message is dropped, so that the launcher never blocks on it.
 void say(std::string_view message) noexcept;
 
-/// Writes text as it is, under the same rule.
+/// Writes text unchanged, under the same rule.
 void say_text(std::string_view text) noexcept;
 
 }  // namespace lockstep::inline internal

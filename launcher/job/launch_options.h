@@ -15,16 +15,17 @@
 
 namespace lockstep::inline internal {
 
-/// What each worker runs.
+/// The program of the workers.
 struct Program {
   enum class Kind { kExecutable, kPythonScript, kPythonModule };
 
   Kind kind = Kind::kExecutable;
   std::string name{};
-  /// "${local_rank}" in them is replaced.
+  /// "${local_rank}" in an argument is replaced.
   std::vector<std::string> arguments{};
 };
 
+/// A host and a port.
 struct HostAndPort {
   std::string host{};
   std::uint16_t port = 0;
@@ -34,74 +35,79 @@ struct HostAndPort {
 /// How the machines of a job find each other.
 struct RendezvousOptions {
   enum class Backend {
-    kStatic,  ///< numbered by the user
-    kC10d,    ///< numbered as they come
-    kEtcd,    ///< the same, and whoever serves the rendezvous may be lost
+    kStatic,  ///< the user numbers the machines
+    kC10d,    ///< machines are numbered in the order in which they join
+    kEtcd,    ///< the same; the machine that serves the rendezvous may fail
   };
 
   Backend backend = Backend::kStatic;
   int min_nodes = 1;
   int max_nodes = 1;
-  /// kStatic: the rank of this machine.
+  /// kStatic: node rank of this machine.
   int node_rank = 0;
-  /// Where the agents meet: an address of the machine whose agent serves the rendezvous.
+  /// Endpoint of the rendezvous: an address of the machine whose agent serves it.
   std::string host{};
   std::uint16_t port = 0;
-  /// kEtcd: where etcd answers, in place of these; and what the names of its keys begin with.
+  /// kEtcd: etcd's endpoints, used instead of `host`.
   std::vector<HostAndPort> etcd{};
+  /// kEtcd: prefix of its keys.
   std::string etcd_prefix = "/lockstep";
-  /// Whether that is this machine; nothing: found out.
+  /// Whether this machine is the endpoint's; empty: found out.
   std::optional<bool> is_host{};
-  /// The address of this machine for others; empty: found out.
+  /// This machine's address for the others; empty: found out.
   std::string own_address{};
-  /// What only agents of the job know, and who may join without: see docs/security.md.
+  /// The secret of the job's agents; docs/security.md says which jobs need none.
   std::string secret{};
   RendezvousTimeouts timeouts{};
 };
 
-/// Of a machine: each is a process, and the job ends where one cannot be made.
+/// Upper bound of workers on a machine; each is a process, and the job ends if one cannot be
+/// created.
 inline constexpr int kMostWorkers = 4'096;
 
-/// A job as this machine sees it, with `worker_count` workers here.
+/// A job on this machine.
 struct LaunchOptions {
   Program program{};
 
+  /// Number of workers on this machine.
   int worker_count = 1;
   std::string role = "default";
   std::string run_id = "none";
-  /// Somebody gave it that id.
+  /// The user gave the job its id.
   bool is_named = false;
   RendezvousOptions rendezvous{};
-  /// See RendezvousNode.
+  /// See RendezvousNode::agreement.
   std::string agreement{};
-  /// Where rank 0 serves the store of a job on one machine. Port 0: a free one for each generation.
+  /// Address at which rank 0 serves the store of a job on one machine.
   std::string master_address = "127.0.0.1";
+  /// Port of the store; 0: a free one for each generation.
   std::uint16_t master_port = 0;
 
   int max_restarts = 0;
-  /// How many workers more than there are places are kept on this machine, for programs that wait
-  /// for one.
+  /// Number of standby workers on this machine, for programs that wait for a rank.
   int standby_workers = 0;
-  /// From the first SIGTERM to SIGKILL.
+  /// Time from SIGTERM to SIGKILL.
   std::chrono::milliseconds shutdown_timeout{30'000};
-  /// These stop the job when the launcher gets them, and are passed on.
+  /// Signals to the launcher that stop the job; the launcher forwards them to the workers.
   std::vector<int> signals_to_handle{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
-  /// These are passed on to the workers, but not to what they started, and stop nothing.
+  /// Signals that the launcher forwards to the workers, not to processes that they started, without
+  /// stopping the job.
   std::vector<int> notify_signals{};
   bool is_notice(int signal) const { return std::ranges::count(notify_signals, signal) > 0; }
 
-  /// Where logs and error files go. Empty: a temporary directory. "/dev/null": no logs.
+  /// Directory of logs and error files. Empty: a temporary directory. "/dev/null": no logs.
   std::string log_directory{};
-  /// Streams that go to log files, and those that go there and to the console.
+  /// Streams that are written to log files only.
   StreamMap redirects{};
+  /// Streams that are written to log files and to the console.
   StreamMap tee{};
-  /// Local ranks whose output reaches the console. Empty: all.
+  /// Local ranks whose output is shown on the console. Empty: all.
   std::vector<int> console_ranks{};
-  /// Of the lines that `tee` shows, those that are written to the generation's filtered_stdout.log
-  /// and filtered_stderr.log too.
+  /// Lines of `tee` that are also written to the generation's filtered_stdout.log and
+  /// filtered_stderr.log.
   LineFilter copied_out{};
   LineFilter copied_err{};
-  /// Prints what happens to the workers on stderr, as torchrun's events.
+  /// Print torchrun's events on standard error.
   bool prints_events = false;
   /// Which of this machine's processors each worker may use.
   NumaBinding numa_binding = NumaBinding::kNone;

@@ -6,7 +6,7 @@
 
 namespace lockstep::inline internal {
 
-/// Which lines are copied: those that hold one of some texts. Without texts, none.
+/// Selects the lines that contain one of some texts; without texts none.
 class LineFilter {
  public:
   LineFilter() = default;
@@ -20,8 +20,8 @@ class LineFilter {
   std::vector<std::string> texts_;
 };
 
-/// Reads "apple,orange": a list of texts of which two commas are one comma of a text. Empty texts,
-/// as in "apple,", select every line, as in torchrun.
+/// Parses "apple,orange": texts separated by commas; two commas are one comma of a text. As in
+/// torchrun an empty text, as in "apple,", selects every line.
 LineFilter parse_line_filter(std::string_view list);
 
 }  // namespace lockstep::inline internal

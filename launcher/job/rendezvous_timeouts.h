@@ -4,19 +4,21 @@
 
 namespace lockstep::inline internal {
 
+/// Timeouts of the rendezvous.
 struct RendezvousTimeouts {
-  /// For as many machines as the job needs at least.
+  /// For the minimum number of machines to join.
   std::chrono::milliseconds join{600'000};
-  /// For more of them, once there are enough.
+  /// For more machines to join, once the minimum has joined.
   std::chrono::milliseconds last_call{30'000};
-  /// An agent says at least so often that it is there; one that has not for `keep_alive_limit` is
-  /// lost.
+  /// Interval between reports of an agent.
   std::chrono::milliseconds keep_alive_interval{5'000};
+  /// An agent that has not reported for this time is lost.
   std::chrono::milliseconds keep_alive_limit{30'000};
-  /// The same once its connection is closed, as it is when its process has ended.
+  /// An agent whose connection closed, as when its process ends, is lost unless it reconnects in
+  /// this time.
   std::chrono::milliseconds reconnect{1'000};
-  /// A machine that was lost three times within `flapping` may come back only after `cool_down`,
-  /// which doubles with each further loss.
+  /// A machine that was lost three times within `flapping` may rejoin only after `cool_down`, which
+  /// doubles with each further loss.
   std::chrono::milliseconds flapping{300'000};
   std::chrono::milliseconds cool_down{10'000};
 };

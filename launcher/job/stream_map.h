@@ -5,7 +5,7 @@
 
 namespace lockstep::inline internal {
 
-/// Some of a worker's output streams. As a number: 0 none, 1 stdout, 2 stderr, 3 both.
+/// Output streams of a worker. As a number: 0 none, 1 stdout, 2 stderr, 3 both.
 struct Streams {
   bool out = false;
   bool err = false;
@@ -15,13 +15,13 @@ struct Streams {
   friend bool operator==(Streams, Streams) = default;
 };
 
-/// Which streams of which local rank: what --redirects and --tee say.
+/// Output streams by local rank: the value of --redirects and --tee.
 class StreamMap {
  public:
   StreamMap() = default;
   /// The same for every rank.
   explicit StreamMap(Streams streams) : default_(streams) {}
-  /// Ranks that are not named have none.
+  /// None for ranks that are not in the map.
   explicit StreamMap(std::map<int, Streams> by_local_rank)
       : by_local_rank_(std::move(by_local_rank)) {}
 
@@ -32,7 +32,7 @@ class StreamMap {
   std::map<int, Streams> by_local_rank_;
 };
 
-/// Reads "3" or "0:1,1:2" (local rank:streams). `flag` names the flag in errors.
+/// Parses "3" or "0:1,1:2" (local rank:streams). `flag` names the flag in errors.
 /// Errors: UsageError.
 StreamMap parse_stream_map(const std::string& flag, const std::string& text);
 

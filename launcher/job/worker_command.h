@@ -8,10 +8,10 @@
 
 namespace lockstep::inline internal {
 
-/// Replaces each "${name}" for which there is a value; leaves others as they are.
+/// Replaces each "${name}" that has a value; leaves others unchanged.
 std::string substitute(const std::string& text, const std::map<std::string, std::string>& values);
 
-/// argv of a worker. Programs in Python are run by `python`, unbuffered.
+/// argv of a worker. `python` runs Python programs, unbuffered.
 std::vector<std::string> worker_command(const Program& program, const std::string& python,
                                         int local_rank);
 
