@@ -17,7 +17,7 @@ struct Endpoint {
 /// Errors: UsageError that names --rdzv-endpoint.
 Endpoint parse_endpoint(const std::string& text);
 
-/// Parses a port, 1 to 65535.
+/// Parses a port, 0 to 65535.
 /// Errors: UsageError that names the flag.
 std::uint16_t parse_port(const char* flag, const std::string& text);
 

@@ -8,21 +8,20 @@
 
 namespace lockstep::inline internal {
 
-/// Cuts a stream into lines and puts a prefix before each, so that streams shown together can be
-/// told apart.
+/// Splits a stream into lines and puts a prefix before each, to distinguish streams that are shown
+/// together.
 class LinePrefixer {
  public:
-  /// A line longer than this is cut: a progress bar may never write the end of its line.
+  /// A longer line is split: a progress bar may never write a newline.
   static constexpr std::size_t kLongestLineBytes = 64 * 1024;
 
-  /// Lines that `filter`, if there is one, does not select are left out; it does not see the
-  /// prefix.
+  /// Omits the lines that `filter`, if any, does not select. It sees lines without the prefix.
   explicit LinePrefixer(std::string prefix, std::optional<LineFilter> filter = std::nullopt)
       : prefix_(std::move(prefix)), filter_(std::move(filter)) {}
 
-  /// The lines that `chunk` completes, prefixed; the rest waits for more.
+  /// Returns the lines that `chunk` completes, prefixed; keeps the rest.
   std::string feed(std::string_view chunk);
-  /// The line that was begun, if any, completed.
+  /// Returns the incomplete line, if any, with a newline.
   std::string flush();
 
  private:

@@ -14,37 +14,37 @@
 
 namespace lockstep::inline internal {
 
-/// Which of the logs of a job are read.
+/// Which logs of a job to read.
 struct LogChoice {
-  /// Nothing: the last, and those that come after it.
+  /// Empty: the last, and those that follow.
   std::optional<int> attempt{};
   /// Empty: all.
   std::vector<int> local_ranks{};
-  /// Of those lines of each file that are there already, so many; nothing: all.
+  /// Number of existing lines to read from the end of each file; empty: all.
   std::optional<std::uint64_t> last_lines{};
 };
 
-/// Reads the log files of a job's workers, of those that run too: each line with what tells whose
-/// it is before it.
+/// Reads the log files of a job's workers, also while they run. Puts a prefix before each line that
+/// names the worker.
 class LogReader {
  public:
   struct Sink {
-    /// What precedes the lines of a worker.
+    /// Prefix of a worker's lines.
     std::function<std::string(int local_rank)> prefix;
-    /// Takes whole lines.
+    /// Receives complete lines.
     std::function<void(bool is_stderr, std::string_view lines)> lines;
     /// Called before the first line of each attempt.
     std::function<void(int attempt)> attempt;
   };
 
-  /// `directory`: of the job, with one of each attempt in it.
+  /// `directory`: the job's, which contains one per attempt.
   LogReader(std::filesystem::path directory, LogChoice choice, Sink sink)
       : directory_(std::move(directory)), choice_(std::move(choice)), sink_(std::move(sink)) {}
 
-  /// Reads the lines that have become whole since the last look, of the files in turns of 64 KiB.
+  /// Reads the lines completed since the last call, 64 KiB of each file in turn.
   /// Errors: SystemError.
   void look();
-  /// The last look, once nothing is written any more: lines that are not whole, too.
+  /// Last call, when no process writes any more: also reads incomplete lines.
   void finish();
 
   /// Whether there was any file.
@@ -55,7 +55,7 @@ class LogReader {
     UniqueFd fd;
     bool is_stderr;
     LinePrefixer lines;
-    /// Of this look: how much is left of what was there when it began.
+    /// Bytes that this look() has yet to read of those that it found.
     std::uint64_t bytes_left = 0;
   };
 
@@ -69,17 +69,17 @@ class LogReader {
   const LogChoice choice_;
   const Sink sink_;
   std::optional<int> attempt_;
-  /// Of the attempt that is read; by local rank, stdout first.
+  /// Files of the current attempt, by local rank, stdout first.
   std::map<std::pair<int, bool>, File> files_;
   bool is_first_look_ = true;
   bool is_last_look_ = false;
   bool found_any_ = false;
 };
 
-/// Of the attempts that left something in the directory of a job, in order.
+/// Attempts with a directory in a job's directory, ascending.
 std::vector<int> attempts_in(const std::filesystem::path& directory);
 
-/// Where in a file its last `lines` lines begin; one that is not whole counts.
+/// Offset of the last `lines` lines of a file; an incomplete line counts as one.
 /// Errors: SystemError.
 std::uint64_t start_of_last_lines(int fd, std::uint64_t lines);
 

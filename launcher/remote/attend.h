@@ -2,11 +2,13 @@
 
 namespace lockstep::inline internal {
 
-/// The other machine's side of a job that one machine starts on others over ssh: reads from stdin
-/// what `lockstep` is to do there (HostedRequest), has a child do it, and passes on signals.
-/// Whoever asked for it and is gone, or cannot be heard any more, wants it to end: then the child
-/// gets SIGTERM, and SIGKILL after its patience. The child dies with this process. Returns the
-/// child's exit code. Errors: Error when nothing could be begun.
+/// Runs on the remote machine of a job that is started over ssh: reads a HostedRequest from
+/// standard input, runs the command in a child process, and forwards signals to it. If the
+/// connection to the requesting machine closes, or no line arrives within HostedRequest::silence,
+/// the child gets SIGTERM, and SIGKILL after HostedRequest::patience. The child is killed if this
+/// process ends.
+/// Returns the child's exit code.
+/// Errors: Error if the command could not be started.
 int attend();
 
 }  // namespace lockstep::inline internal

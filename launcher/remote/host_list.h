@@ -6,27 +6,28 @@
 
 namespace lockstep::inline internal {
 
-/// A machine that is reached by ssh.
+/// A machine that ssh connects to.
 struct RemoteHost {
-  /// As ssh takes it: a name, an address or an alias, with "user@" before it where given.
+  /// Name for ssh: a host name, an address or an alias, possibly with "user@".
   std::string name{};
-  /// Workers there; nothing: not said.
+  /// Number of workers there; empty: not given.
   std::optional<int> slots{};
   bool operator==(const RemoteHost&) const = default;
 
-  /// As other machines may know it: without the user.
+  /// The name without the user.
   std::string address() const;
 };
 
-/// "a,b:2,[::1]:2": hosts with commas between them, each with the number of its workers where
-/// given. Errors: UsageError.
+/// Parses "a,b:2,[::1]:2": hosts separated by commas, each possibly with its number of workers.
+/// Errors: UsageError.
 std::vector<RemoteHost> parse_host_list(const std::string& text);
 
-/// A host file as Open MPI's and MPICH's: a host a line, "a slots=2" or "a:2", what follows a # is
-/// a comment. `name`: of the file, for errors. Errors: UsageError with the line.
+/// Parses a host file of Open MPI or MPICH: one host per line, "a slots=2" or "a:2"; # begins a
+/// comment. `name`: of the file, for errors.
+/// Errors: UsageError with the line.
 std::vector<RemoteHost> parse_host_file(const std::string& content, const std::string& name);
 
-/// What --hosts says: a file of hosts where there is one of that name, else a list.
+/// Reads --hosts: a host file if a file of that name exists, else a list.
 /// Errors: UsageError.
 std::vector<RemoteHost> read_hosts(const std::string& text);
 

@@ -16,13 +16,13 @@
 
 namespace lockstep::inline internal {
 
-/// How what was asked of a machine came to its end.
+/// How the command on a remote machine ended.
 struct HostEnd {
   enum class Kind {
-    kEnded,     ///< it has ended there, with a status
+    kEnded,     ///< it ended, with `status`
     kNotBegun,  ///< the machine, or `lockstep` on it, could not be reached: `reason`
-    kLost,      ///< the connection ended first: `reason`
-    kStopped,   ///< it was given up from here
+    kLost,      ///< the connection closed first: `reason`
+    kStopped,   ///< this machine closed the connection
   };
   Kind kind = Kind::kStopped;
   int status = 0;
@@ -30,56 +30,57 @@ struct HostEnd {
   bool operator==(const HostEnd&) const = default;
 };
 
-/// What ssh's end means for a machine where nothing had begun. `words`: the last that was said.
+/// Interprets ssh's exit code for a machine where the command did not start. `words`: ssh's last
+/// output.
 HostEnd why_not_begun(int ssh_status, const std::string& words, const std::string& lockstep);
 
-/// The exit code of a job from the ends of its machines, in the order in which they came.
+/// Exit code of a job from the ends of its machines, in the order in which they came.
 /// `stop_signal`: the signal that stops this machine.
 int job_status(const std::vector<HostEnd>& ends, std::optional<int> stop_signal);
 
-/// As a line of an agent's own comes through: marked with its machine. Those of workers are left as
-/// they are.
+/// Prefixes an agent's own line with its machine. Leaves lines of workers unchanged.
 std::string marked_line(const RemoteHost& host, const std::string& line);
 
-/// How machines are reached.
+/// How to connect to machines.
 struct SshOptions {
-  /// What comes before the machine's name.
+  /// Words before the machine's name.
   std::vector<std::string> command{};
   /// Path of `lockstep` on the machines.
   std::string lockstep{};
 };
 
-/// What `lockstep` is asked to do on one other machine, and the ssh that leads there.
-/// Threads: the main thread, with whose end ssh ends.
-/// Lifetime: the destructor kills ssh, upon which the other side ends what it does.
+/// Runs a command of `lockstep` on one remote machine, through ssh.
+/// Threads: the main thread; ssh is killed if it ends.
+/// Lifetime: the destructor kills ssh; the remote machine then ends the command.
 class HostSession {
  public:
-  /// Whole lines, to be shown.
+  /// Receives complete lines to show.
   using Sink = std::function<void(const std::string& lines)>;
 
-  /// Errors: SystemError when ssh cannot be started.
+  /// Errors: SystemError if ssh cannot be started.
   HostSession(RemoteHost host, const SshOptions& ssh, HostedRequest request, Sink out, Sink err);
   HostSession(const HostSession&) = delete;
   HostSession& operator=(const HostSession&) = delete;
   ~HostSession();
 
   const RemoteHost& host() const { return host_; }
+  /// Whether the command has started.
   bool begun() const { return begun_; }
-  /// Nothing until all that came from there has been shown.
+  /// How the command ended; empty until all its output has been shown.
   const std::optional<HostEnd>& end() const { return end_; }
 
-  /// Does nothing where nothing has begun, or all has ended.
+  /// Sends a line. No effect before the command has started and after it has ended.
   void send(const std::string& line);
-  /// Ends the connection; what has not ended by itself counts as stopped.
+  /// Closes the connection; a command that has not ended counts as stopped.
   void give_up();
 
-  /// What to wait for; `takes_out`, `takes_err`: whether more may be shown.
+  /// Adds the descriptors to poll. `takes_out`, `takes_err`: whether more output may be shown.
   void await(std::vector<pollfd>& descriptors, bool takes_out, bool takes_err) const;
   /// When to call handle() at the latest.
   std::optional<Deadline> deadline() const { return drain_until_; }
-  /// Takes what has come. `descriptors`: those that await() added, from `first` on.
+  /// Reads and writes what is ready. `descriptors`: await()'s, from index `first` on.
   void handle(const std::vector<pollfd>& descriptors, std::size_t first);
-  /// How many await() adds.
+  /// Number of descriptors that await() adds.
   static constexpr std::size_t kDescriptors = 4;
 
  private:
@@ -103,13 +104,13 @@ class HostSession {
   std::string outgoing_;
   LinePrefixer out_lines_{""};
   LinePrefixer err_lines_{""};
-  /// What was said before it began there: by ssh, or the shell there.
+  /// Output of ssh and the remote shell before the command started.
   std::vector<std::string> first_words_;
   bool begun_ = false;
   bool given_up_ = false;
   std::optional<int> status_;
   std::optional<int> ssh_status_;
-  /// What others hold open is not waited for longer, once the command or ssh has ended.
+  /// After the command or ssh has ended: how long to read streams that other processes hold open.
   std::optional<Deadline> drain_until_;
   std::optional<HostEnd> end_;
 };

@@ -8,45 +8,47 @@
 
 namespace lockstep::inline internal {
 
-/// What `lockstep` is asked to do on another machine: the first line that it reads there. So
-/// neither a shell nor a list of processes sees any of it.
+/// A command of `lockstep` to run on a remote machine, sent as the first line of standard input, so
+/// that neither a shell nor a process list shows it.
 struct HostedRequest {
-  /// Of the command line, after "lockstep".
+  /// Words after "lockstep".
   std::vector<std::string> arguments{};
-  /// Where it runs; it has to be there.
+  /// Working directory; it must exist.
   std::string directory{};
   /// NAME=value, added to the environment there.
   std::vector<std::string> environment{};
-  /// By which the other side knows the lines that tell of the command and are not its output.
+  /// Marks the lines that report on the command and are not its output.
   std::string marker{};
-  /// How long it goes on without a line that follows.
+  /// Timeout for the next line; then the command is ended.
   std::chrono::milliseconds silence = std::chrono::seconds(60);
-  /// How long the command may take to end once it is told to.
+  /// Time from SIGTERM to SIGKILL.
   std::chrono::milliseconds patience{0};
   bool operator==(const HostedRequest&) const = default;
 };
 
-/// One line of JSON, without the line's end.
+/// One line of JSON, without a newline.
 std::string encode(const HostedRequest& request);
-/// Nothing for anything else.
+/// Decodes a request; nothing for other texts.
 std::optional<HostedRequest> decode_hosted_request(std::string_view text);
 
-/// The lines that follow. Several come within HostedRequest::silence: when none has, who sends them
-/// is gone or cannot be reached.
+/// Heartbeat line. Several are sent within HostedRequest::silence; if none arrives in that time,
+/// the sender is gone or unreachable.
 inline constexpr const char* kBeat = "beat";
 inline constexpr std::chrono::milliseconds kLongestSilence{60'000};
+/// Interval between heartbeats.
 std::chrono::milliseconds beat_interval(std::chrono::milliseconds silence);
-/// Sends a signal to the command.
+/// A line that sends a signal to the command.
 std::string signal_line(int signal);
 std::optional<int> signal_in(std::string_view line);
 
-/// What the other machine says of the command, among its errors: it was begun, or has ended.
+/// The remote machine's line that the command started, written to standard error.
 std::string begun_mark(const std::string& marker);
+/// The remote machine's line that the command ended, written to standard error.
 std::string ended_mark(const std::string& marker, int status);
 
-/// One line of what comes from there, taken apart.
+/// A line from the remote machine, parsed.
 struct MarkedLine {
-  /// What is the command's; the mark is left out.
+  /// Output of the command, without the mark.
   std::string text{};
   bool begun = false;
   std::optional<int> ended{};

@@ -11,45 +11,47 @@
 
 namespace lockstep::inline internal {
 
-/// One machine's part.
+/// The command for one machine.
 struct HostedCommand {
   RemoteHost host{};
   HostedRequest request{};
 };
 
+/// Options of oversee().
 struct OverseeOptions {
   SshOptions ssh{};
   std::vector<HostedCommand> commands{};
-  /// When fewer machines than these are there, all are stopped. 0: what one does is of no matter to
-  /// the others.
+  /// If fewer machines run their command, all are stopped. 0: machines are independent.
   std::size_t least_hosts = 0;
-  /// What they write to stdout is kept instead of shown.
+  /// Return the standard output instead of showing it.
   bool collects = false;
-  /// How often they are told that this machine is there.
+  /// Interval between heartbeats to the machines.
   std::chrono::milliseconds beat_interval{5'000};
-  /// After which all are stopped.
+  /// All are stopped after this time.
   std::optional<std::chrono::milliseconds> time_limit{};
-  /// How long they may take to end once they are told to.
+  /// Time that stopped commands have to end.
   std::chrono::milliseconds patience{0};
 };
 
+/// Result of oversee().
 struct Overseen {
-  /// In the order in which they came; `host` is the place in `commands`.
+  /// End of one command; `host` is its index in `commands`. In the order in which they ended.
   struct End {
     std::size_t host = 0;
     HostEnd end{};
   };
   std::vector<End> ends{};
-  /// By place in `commands`.
+  /// Standard output by index in `commands`.
   std::vector<std::string> collected{};
-  /// What stopped it, here.
+  /// Signal to this process that stopped the commands.
   std::optional<int> stop_signal{};
 };
 
-/// Asks other machines, all at once, to do something, shows what they say line by line, and returns
-/// when all have ended. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to them. Why a machine is
-/// not there is said. Whatever becomes of this process, they end what they do.
-/// Threads: the main thread. Errors: Error when ssh cannot be started.
+/// Runs commands on remote machines at the same time, shows their output line by line, and returns
+/// when all have ended. Forwards SIGINT, SIGTERM, SIGHUP and SIGQUIT to them. Prints why a machine
+/// could not be reached. If this process ends in any way, the machines end their commands.
+/// Threads: the main thread.
+/// Errors: Error if ssh cannot be started.
 Overseen oversee(const OverseeOptions& options);
 
 }  // namespace lockstep::inline internal

@@ -10,16 +10,15 @@
 
 namespace lockstep::inline internal {
 
-/// What an agent says of itself: all of it each time, so that a report that is lost, late or
-/// doubled does no harm.
+/// Report of an agent: always its whole status, so lost, late and duplicate reports are harmless.
 struct AgentReport {
   enum class Status {
     kIdle,       ///< stopping workers, or not ready yet
-    kReady,      ///< would start workers of a generation after `generation`
+    kReady,      ///< ready for a generation after `generation`
     kRunning,    ///< workers of `generation` run
-    kSucceeded,  ///< they have all ended well
-    kFailed,     ///< one failed: `fault`
-    kLeaving,    ///< `farewell` says why
+    kSucceeded,  ///< all workers ended with exit code 0
+    kFailed,     ///< a worker failed: `fault`
+    kLeaving,    ///< leaves the job: `farewell` says why
   };
 
   RendezvousNode node{};
@@ -31,30 +30,33 @@ struct AgentReport {
   bool operator==(const AgentReport&) const = default;
 };
 
-/// The way in which an agent takes part in the rendezvous of its job.
-/// Threads: the agent's only one.
+/// An agent's interface to the rendezvous of its job.
+/// Threads: the agent's only thread.
 class JobRendezvous {
  public:
   virtual ~JobRendezvous() = default;
 
-  /// Whether the view is more than a beginning: the job was reached once.
+  /// Whether the agent has reached the job, so view() is valid.
   virtual bool is_reached() const { return true; }
-  /// Why it is not reached now, in a line; empty: it is.
+  /// Why the job is not reachable now, in one line; empty: it is.
   virtual std::string trouble() const { return ""; }
-  /// The address of this machine at which others reach it, once the job is reached.
+  /// This machine's address for the other machines, once the job is reached.
   virtual std::string own_address() const = 0;
 
+  /// Sends the agent's status.
   virtual void report(const AgentReport& report) = 0;
+  /// The last view received.
   virtual const AgentView& view() const = 0;
-  /// Whom or what the job waits for, in a line for people; empty: nothing is known.
+  /// What the job waits for, in one line for people; empty: unknown.
   virtual std::string missing() const = 0;
 
-  /// Returns when the view has changed, when the job is reached, when `wake_fd` is readable, or at
-  /// the deadline. Errors: Error when the job can no longer be reached.
+  /// Returns when the view has changed, the job is reached, `wake_fd` is readable, or the deadline
+  /// expires.
+  /// Errors: Error if the job can no longer be reached.
   virtual void wait(int wake_fd, const std::optional<Deadline>& deadline) = 0;
 
-  /// To be called at the agent's end: returns once what it reported last is known, and, where
-  /// others depend on this agent, once they know how the job ended; or at the deadline.
+  /// Call it when the agent ends. Returns when the rendezvous has the last report and, if other
+  /// agents depend on this one, when they know how the job ended; or at the deadline.
   virtual void finish(const Deadline& deadline) = 0;
 };
 

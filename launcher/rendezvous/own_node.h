@@ -7,10 +7,11 @@
 
 namespace lockstep::inline internal {
 
-/// The file to execute for a program, looked up in PATH. Errors: ProgramError when there is none.
+/// The file that runs a program, found through PATH.
+/// Errors: ProgramError if there is none.
 std::string executable_of(const Program& program);
 
-/// How this machine presents itself to the rendezvous. `executable`: executable_of() its program.
+/// Describes this machine to the rendezvous. `executable`: executable_of() its program.
 RendezvousNode own_node(const LaunchOptions& options, const std::string& executable);
 
 }  // namespace lockstep::inline internal

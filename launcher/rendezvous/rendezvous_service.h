@@ -10,8 +10,8 @@
 
 namespace lockstep::inline internal {
 
-/// Keeps the rendezvous of a job: turns reports of agents, and their absence, into events of its
-/// state. It knows no clock: every call says what time it is.
+/// Turns the reports of a job's agents, and missing reports, into events of its RendezvousState. It
+/// has no clock: each call passes the time.
 class RendezvousService {
  public:
   using Instant = Deadline::Clock::time_point;
@@ -23,24 +23,28 @@ class RendezvousService {
   const RendezvousState& state() const { return state_; }
   AgentView view(const std::string& id) const { return view_of(state_, id); }
 
-  /// Of a state that was taken over: its nodes have yet to be heard of, as if each had been now.
+  /// Call it for a state taken over from another leader: each of its nodes must report within
+  /// keep_alive_limit from `now`.
   void await_nodes(Instant now);
+  /// Applies an agent's report.
   void report(const AgentReport& report, Instant now);
-  /// Nothing has been heard of the agent for longer than the service knows it.
+  /// The agent has not reported since `instant`, which is earlier than the service knows.
   void silent_since(const std::string& id, Instant instant);
-  /// The agent's connection has closed; it may come back.
+  /// The agent's connection closed; it is lost unless it reconnects within
+  /// RendezvousTimeouts::reconnect.
   void closed(const std::string& id, Instant now);
-  /// The job cannot go on.
+  /// Ends the job as failed.
   void end(const std::string& cause) { state_ = give_up(std::move(state_), cause); }
-  /// To be called at next_event() at the latest.
+  /// Applies timeouts. Call it at next_event() at the latest.
   void tick(Instant now);
+  /// When the next timeout expires; empty: none.
   std::optional<Instant> next_event() const;
 
-  /// Why this agent may not take part, in a line for it; empty: it may.
+  /// Why an agent may not take part, in one line for it; empty: it may.
   std::string objection(const RendezvousNode& node) const;
-  /// What is odd about its taking part, in a line for people; empty: nothing.
+  /// A warning about an agent that takes part, in one line for people; empty: none.
   std::string oddity(const RendezvousNode& node) const;
-  /// Whom or what the job waits for, in a line.
+  /// What the job waits for, in one line.
   std::string missing(Instant now) const;
 
  private:
@@ -54,7 +58,7 @@ class RendezvousService {
   void lose(const std::string& id, Instant now);
   void restart_timer(Instant now);
   Instant may_join_at(const std::string& host) const;
-  /// One that the job ran with is awaited, whoever else was lost on its host.
+  /// A node that the job ran with may rejoin at once, even if others on its host were lost.
   Instant may_join_at(const RendezvousNode& node) const;
 
   RendezvousRules rules_;
@@ -63,7 +67,7 @@ class RendezvousService {
   struct Heard {
     AgentReport report;
     Instant lost_at;
-    /// Since when it runs no workers, though it is a member of the generation that runs.
+    /// Since when it runs no workers although it is a member of the running generation.
     std::optional<Instant> idle_since{};
   };
   std::map<std::string, Heard> heard_;    // by id

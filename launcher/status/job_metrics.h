@@ -6,11 +6,11 @@
 
 namespace lockstep::inline internal {
 
-/// What the text below is, for whoever reads it.
+/// Content type of metrics_of().
 inline constexpr const char* kMetricsContentType =
     "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// As OpenMetrics 1.0 (https://prometheus.io/docs/specs/om/open_metrics_spec/).
+/// A job's status as OpenMetrics 1.0 (https://prometheus.io/docs/specs/om/open_metrics_spec/).
 /// `now`: seconds since 1970.
 std::string metrics_of(const JobStatus& status, double now);
 

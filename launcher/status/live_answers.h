@@ -5,15 +5,16 @@
 
 namespace lockstep::inline internal {
 
-/// What anybody may be told of a job who may connect: GET /healthz (200 or 503, and a line),
-/// /metrics (OpenMetrics), /status (JSON). Nothing here changes the job.
+/// Answers a client that may only read: GET /healthz (200 or 503, and a line), /metrics
+/// (OpenMetrics), /status (JSON).
 LiveAnswer answer_reader(const LiveJob& job, const LiveRequest& request);
 
-/// What is answered to whom the job belongs: the same, POST /stop and /scale.
+/// Answers the user who started the job: the same, POST /stop and POST /scale.
 LiveAnswer answer_owner(LiveJob& job, const LiveRequest& request);
 
-/// What POST /stop and POST /scale are asked for with.
+/// The request POST /stop.
 LiveRequest stop_request(const JobStop& wish);
+/// The request POST /scale.
 LiveRequest scale_request(int worker_count, const std::string& by);
 
 }  // namespace lockstep::inline internal

@@ -9,21 +9,21 @@
 
 namespace lockstep::inline internal {
 
-/// The answer to one of several requests, or why there is none.
+/// The answer to a request, or why there is none.
 struct LiveReply {
   bool is_there = false;
   LiveAnswer answer{};
-  /// Nobody listens: the launcher has ended.
+  /// No process listens: the launcher has ended.
   bool is_gone = false;
   std::string trouble{};
 };
 
-/// Sends a request to each of the sockets, to all at the same time. Returns when all have answered,
-/// or when the patience is over.
+/// Sends a request to all sockets at the same time. Returns when all have answered or `patience`
+/// expires.
 std::vector<LiveReply> ask_all(const std::vector<std::filesystem::path>& sockets,
                                const LiveRequest& request, std::chrono::milliseconds patience);
 
-/// The same of one.
+/// Sends a request to one socket.
 LiveReply ask(const std::filesystem::path& socket, const LiveRequest& request,
               std::chrono::milliseconds patience);
 

@@ -13,33 +13,36 @@
 
 namespace lockstep::inline internal {
 
+/// An HTTP request.
 struct LiveRequest {
   std::string method{};
   std::string target{};
   std::string body{};
 };
 
+/// An HTTP response.
 struct LiveAnswer {
   unsigned status = 200;
   std::string content_type = "text/plain; charset=utf-8";
   std::string body{};
 };
 
-/// Answers requests of HTTP (RFC 9112), one a connection, over TCP or a Unix socket.
-/// What others can make it hold is bounded: requests are short, connections few and short of time;
-/// where there are too many the oldest is dropped, so that no flood keeps a newcomer out.
-/// Threads: the agent's only one; everything happens while the io_context runs. It may go while
-/// that runs on.
+/// Answers HTTP requests (RFC 9112), one per connection, over TCP or a Unix socket. Resources of
+/// clients are bounded: the size of requests, the number of connections and their time. Beyond the
+/// limit the oldest connection is dropped, so new clients are still served under a flood.
+/// Threads: the agent's only thread; handlers run while the io_context runs.
+/// Lifetime: may be destroyed while the io_context runs.
 class LiveServer {
  public:
   using Handler = std::function<LiveAnswer(const LiveRequest&)>;
+  /// Limits of a server.
   struct Limits {
     std::size_t most_connections = 32;
-    /// For a request to come whole, and again for its answer to be taken.
+    /// For reading a whole request, and again for sending its response.
     std::chrono::milliseconds timeout{5'000};
   };
 
-  /// `listening`: a socket that listens.
+  /// `listening`: a listening socket.
   LiveServer(boost::asio::io_context& io, UniqueFd listening, Handler handler, Limits limits);
   ~LiveServer();
   LiveServer(const LiveServer&) = delete;
@@ -60,7 +63,7 @@ class LiveServer {
   const Limits limits_;
   AcceptLoop<Protocol> accept_loop_;
   std::list<std::shared_ptr<Connection>> connections_;
-  /// Handlers that come too late find it gone.
+  /// Handlers that run after the destructor find it expired.
   std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };
 

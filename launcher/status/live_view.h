@@ -11,12 +11,13 @@
 
 namespace lockstep::inline internal {
 
-/// Shows a job to its user's other programs on this machine: a socket in a temporary directory that
-/// nobody else may enter; and, read-only, on a port where one is wished.
-/// Threads: the agent's only one; requests are answered while the io_context runs.
+/// Serves a job's status and control to its user's other programs on this machine, on a socket in a
+/// temporary directory that only the user can enter; and the status, read-only, on a port if one is
+/// given.
+/// Threads: the agent's only thread; requests are answered while the io_context runs.
 class LiveView : public JobMonitor {
  public:
-  /// `health`: a socket that listens, on which anybody who reaches it may read; need not be valid.
+  /// `health`: a listening socket on which any client may read the status; may be invalid.
   LiveView(boost::asio::io_context& io, UniqueFd health)
       : io_(io), health_listening_(std::move(health)) {}
 

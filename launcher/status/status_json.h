@@ -10,13 +10,13 @@
 
 namespace lockstep::inline internal {
 
-/// As JSON (RFC 8259): numbers and texts in a fixed schema; docs/launcher.md lists it.
+/// A status as JSON (RFC 8259) of a fixed schema, which docs/launcher.md lists.
 std::string to_json(const JobStatus& status);
 
-/// Of a launcher that does not answer, in its place: {"pid": 42, "trouble": "does not answer"}.
+/// For a launcher that does not answer: {"pid": 42, "trouble": "does not answer"}.
 std::string trouble_json(pid_t pid, const std::string& trouble);
 
-/// Nothing for anything else than a status.
+/// Parses a status; nothing for other texts.
 std::optional<JobStatus> parse_status(std::string_view text);
 
 }  // namespace lockstep::inline internal
