@@ -7,25 +7,24 @@
 #include "diagnose/capture/crash_stack.h"
 #include "diagnose/capture/crash_text.h"
 
-/// In words, what a process crashes of. But for describe_exception() all of it may run in a handler
-/// of signals.
+/// The cause of a crash as text. All functions except describe_exception() are async-signal-safe.
 namespace lockstep::inline internal {
 
-/// Signals that a fault of the program raises.
+/// Signals of a program error.
 inline constexpr std::array kCrashSignals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 
-/// Longer texts of exceptions are cut.
+/// Text of an exception; longer ones are truncated.
 using CrashWords = std::array<char, 1024>;
 
 /// "SIGSEGV at address 0x10", "SIGABRT (double free or corruption (top))".
 void write_cause(CrashText& text, int signal, const siginfo_t& info,
                  const Interrupted& interrupted) noexcept;
 
-/// "std::out_of_range: no such sample", of the exception that is being handled; its type as
-/// run_main names it for errors of ours. Ends with 0.
+/// "std::out_of_range: no such sample": the current exception; Lockstep's errors have the type name
+/// that run_main uses. Ends with 0.
 CrashWords describe_exception() noexcept;
 
-/// Finds out what write_cause() needs and cannot look for.
+/// Looks up what write_cause() needs but cannot find out in a signal handler.
 void prepare_causes() noexcept;
 
 }  // namespace lockstep::inline internal

@@ -2,17 +2,17 @@
 
 namespace lockstep::inline internal {
 
-/// From now on a crash of this process leaves a report in the launcher's error file
-/// (TORCHELASTIC_ERROR_FILE, torchrun's schema): SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, and an
-/// exception that nobody catches. The report tells the cause, the addresses of the calls that the
-/// thread was in, for the launcher to give them names, and the last collectives. Then the process
-/// ends as it would have without.
-/// Does nothing where there is no such file, for a signal on which the process does something
-/// already, and when called again. A process forked from this one has no report.
-/// Threads: any. A stack that overflows is reported of the first thread that calls this.
+/// From now on a crash of this process (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, or an uncaught
+/// exception) writes a report to the launcher's error file (TORCHELASTIC_ERROR_FILE, in torchrun's
+/// schema). The report has the cause, the return addresses of the thread's stack, which the
+/// launcher resolves, and the last collectives. Then the process ends as it would have without a
+/// report.
+/// No effect without an error file, for a signal for which the process already has a handler, and
+/// on further calls. A process forked from this one writes no report.
+/// Threads: any. A stack overflow is reported only for the first thread that calls this.
 void report_crashes() noexcept;
 
-/// The error file tells an error by now: a crash on the way out is not to take its place.
+/// The error file now has an error: a crash during exit must not replace it.
 void keep_error_file() noexcept;
 
 }  // namespace lockstep::inline internal

@@ -6,34 +6,36 @@
 #include <span>
 #include <string_view>
 
-/// Where a thread was when it crashed. All of it may run in a handler of signals.
+/// The stack of a thread that crashed. All functions are async-signal-safe.
 namespace lockstep::inline internal {
 
-/// A place in the code: its address here, and where that is in the file it was loaded from.
+/// A place in the code: its address in this process, and its offset in the file that it was loaded
+/// from.
 struct CrashFrame {
   std::uintptr_t address = 0;
   std::uintptr_t offset = 0;
   std::array<char, 256> module{};  ///< path, ends with 0; empty: unknown
 };
 
-/// Where a thread was interrupted. All 0: unknown.
+/// Instruction and stack pointer of an interrupted thread; both 0: unknown.
 struct Interrupted {
   std::uintptr_t instruction = 0;
   std::uintptr_t stack = 0;
 };
 
-/// From the `context` that a handler of signals is given.
+/// From the `context` argument of a signal handler.
 Interrupted interrupted_at(const void* context) noexcept;
 
-/// The calls that this thread is in, innermost first, from `instruction` on; returns how many.
-/// Where the instruction is not among them (a jump to nowhere), it alone and its caller.
+/// Writes the calls of this thread, innermost first, from the interrupted instruction on. Returns
+/// their number. If the instruction is not on the stack (a jump to an invalid address): only it and
+/// its caller.
 std::size_t collect_stack(const Interrupted& interrupted, std::span<CrashFrame> frames) noexcept;
 
-/// Fills in the modules and offsets, by /proc/self/maps.
+/// Fills in modules and offsets, from /proc/self/maps.
 void find_modules(std::span<CrashFrame> frames) noexcept;
 
-/// Whether this file is part of the C or C++ library: where abort() and uncaught exceptions end,
-/// and what faults of wrong arguments.
+/// Whether the file is part of the C or C++ library, in which abort(), uncaught exceptions and
+/// faults by wrong arguments end.
 bool is_runtime_library(std::string_view path) noexcept;
 
 /// A line of /proc/self/maps.
@@ -44,7 +46,7 @@ struct MappedRange {
   std::string_view path{};
 };
 
-/// All 0 for what is no such line.
+/// All 0 for any other text.
 MappedRange parse_mapped_range(std::string_view line) noexcept;
 
 }  // namespace lockstep::inline internal

@@ -7,22 +7,22 @@
 
 namespace lockstep::inline internal {
 
-/// JSON, written with nothing but what a handler of signals may do: into memory of a fixed size.
-/// What does not fit is left out; rewind() to before it keeps the rest well-formed.
+/// Writes JSON into memory of fixed size, async-signal-safe. What does not fit is dropped; rewind()
+/// to a position before it keeps the JSON well-formed.
 class CrashText {
  public:
-  /// As it is.
+  /// Appends text unchanged.
   CrashText& raw(std::string_view text) noexcept;
-  /// What stands between the quotes of a JSON string. Bytes that are no UTF-8 become '?'.
+  /// Appends the content of a JSON string, escaped. Bytes that are not UTF-8 become '?'.
   CrashText& text(std::string_view text) noexcept;
   CrashText& decimal(std::uint64_t number) noexcept;
   /// "0x1f"
   CrashText& hexadecimal(std::uint64_t number) noexcept;
 
-  /// All so far has found its place.
+  /// Whether everything so far has fitted.
   bool fits() const noexcept { return !overflowed_; }
   std::size_t size() const noexcept { return size_; }
-  /// Back to a size() at which all fitted.
+  /// Back to an earlier size() at which everything fitted.
   void rewind(std::size_t size) noexcept;
   std::string_view view() const noexcept { return {bytes_.data(), size_}; }
 
@@ -32,7 +32,7 @@ class CrashText {
   bool overflowed_ = false;
 };
 
-/// The number of bytes of the UTF-8 character that the text begins with; 0 where it is none.
+/// Number of bytes of the UTF-8 character at the start of the text; 0: it is none.
 std::size_t utf8_length(std::string_view text) noexcept;
 
 }  // namespace lockstep::inline internal

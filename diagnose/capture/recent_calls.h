@@ -10,21 +10,21 @@
 
 namespace lockstep::inline internal {
 
-/// The last collectives that a process started, and its step, for reports of a crash or a hang. It
-/// holds no pointer, so that another process may read it in memory that both have mapped. Threads:
-/// any; nobody ever waits, and a signal handler may read.
+/// The last collectives that a process started, and its training step, for reports of a crash or a
+/// hang. It contains no pointers, so another process can read it in shared memory.
+/// Threads: any, without locks; a signal handler may read.
 class RecentCalls {
  public:
   static constexpr std::size_t kKept = 64;
 
-  /// Texts end with 0; longer ones are cut.
+  /// A collective. Texts end with 0; longer ones are truncated.
   struct Call {
     std::array<char, 40> operation{};
     std::array<char, 24> group{};
-    std::array<char, 96> about{};  ///< what it is for: "bucket 2: fc.weight to fc.bias"
+    std::array<char, 96> about{};  ///< its purpose: "bucket 2: fc.weight to fc.bias"
     std::optional<std::uint64_t> sequence{};
     std::int64_t started_ns = 0;  ///< by the machine's CLOCK_MONOTONIC
-    bool waited = false;          ///< it is or has been waited for
+    bool waited = false;          ///< wait() was called
     bool ended = false;
   };
 
@@ -32,28 +32,29 @@ class RecentCalls {
   RecentCalls(const RecentCalls&) = delete;
   RecentCalls& operator=(const RecentCalls&) = delete;
 
-  /// What lies there, as another process has made it; null where it is none of this version.
+  /// The object that another process created in `memory`; null if it is of another version.
   static RecentCalls* at(void* memory, std::size_t bytes) noexcept;
 
-  /// Returns a ticket for end(), never 0. What it is for is what CallsAbout says.
+  /// Adds a call; its `about` comes from CallsAbout. Returns a ticket for wait() and end(), never
+  /// 0.
   std::uint64_t start(std::string_view operation, std::string_view group,
                       std::optional<std::uint64_t> sequence) noexcept;
 
-  /// The call is waited for from now on. 0 is no call.
+  /// The process now waits for the call. Ticket 0: no effect.
   void wait(std::uint64_t ticket) noexcept;
 
-  /// It has been waited for. 0 is no call.
+  /// The wait for the call is over. Ticket 0: no effect.
   void end(std::uint64_t ticket) noexcept;
 
-  /// The step of a training that is being made; -1: not known.
+  /// The current training step; -1: unknown.
   void note_step(std::int64_t step) noexcept { step_.store(step, std::memory_order_relaxed); }
   std::int64_t step() const noexcept { return step_.load(std::memory_order_relaxed); }
 
-  /// How often another process has seen where the threads of this one are; to wait for by futexes.
+  /// Number of times that another process has read this process's stacks; a futex.
   std::atomic<std::uint32_t>& looks() noexcept { return looks_; }
 
-  /// The last ones, the newest first, as many as there is room for; returns how many. One that
-  /// another thread is just adding is left out.
+  /// Copies the last calls, newest first, as many as fit. Returns their number. Skips a call that
+  /// another thread is adding.
   std::size_t read(std::span<Call> calls) const noexcept;
 
  private:
@@ -84,11 +85,11 @@ class RecentCalls {
   std::array<Slot, kKept> slots_{};
 };
 
-/// Those of this process.
+/// The calls of this process.
 RecentCalls& recent_calls() noexcept;
 
-/// What the calls are for that this thread starts while the guard lives. The text must stay until
-/// then.
+/// Purpose of the calls that this thread starts while the guard lives.
+/// Lifetime: the text must outlive the guard.
 class CallsAbout {
  public:
   explicit CallsAbout(std::string_view text) noexcept;
@@ -100,7 +101,8 @@ class CallsAbout {
   std::string_view before_;
 };
 
-/// Those of this process are kept here from now on. Threads: before the first call.
+/// Records this process's calls in `memory` from now on.
+/// Threads: before the first call.
 void keep_recent_calls_in(RecentCalls& memory) noexcept;
 
 }  // namespace lockstep::inline internal

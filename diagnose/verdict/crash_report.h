@@ -14,25 +14,26 @@ struct SourceLine {
   int line = 0;
 };
 
-/// A place in the code.
+/// A place in the code of a process.
 struct StackFrame {
   std::uint64_t address = 0;
-  std::string module{};  ///< file that it was loaded from; empty: unknown
+  std::string module{};  ///< file it was loaded from; empty: unknown
   std::uint64_t offset = 0;
-  /// Functions that the compiler put into another come before that one. Empty: unknown.
+  /// Source lines; inlined functions come before their caller. Empty: unknown.
   std::vector<SourceLine> lines{};
 };
 
+/// A collective that a worker started.
 struct StartedCollective {
   std::string call{};  ///< "all_reduce number 87 of group 'default'"
   bool ended = false;
 };
 
-/// What a worker of Lockstep leaves of its crash.
+/// A worker's report of its crash.
 struct CrashReport {
   /// "SIGSEGV at address 0x0", "std::out_of_range: no such sample, uncaught"
   std::string cause{};
-  std::string thread{};  ///< empty: the first
+  std::string thread{};  ///< name of the thread; empty: the main thread
   std::vector<StackFrame> frames{};
   std::vector<StartedCollective> collectives{};  ///< the newest first
 };
@@ -40,17 +41,17 @@ struct CrashReport {
 /// "SIGSEGV at address 0x0 in train_step(int) train.cpp:42"
 std::string crash_message(const CrashReport& crash);
 
-/// The innermost call of the program's own: "train_step(int) train.cpp:42". Empty: there is none.
+/// Innermost call in the program's own code: "train_step(int) train.cpp:42". Empty: none.
 std::string own_place(const std::vector<StackFrame>& frames);
 
-/// One line each, the innermost call first, from where the program's own code failed on.
+/// The stack as lines, innermost call first, starting where the program's own code failed.
 std::vector<std::string> stack_lines(const std::vector<StackFrame>& frames);
 
-/// The first `most` of the lines, and how many more there are.
+/// The first `most` lines, and a line with the number of the others.
 std::vector<std::string> shortened(std::vector<std::string> lines, std::size_t most);
 
 /// "in all_reduce number 87 of group 'default'; before it broadcast number 86 of group 'default'".
-/// Empty where there was none.
+/// Empty: there were none.
 std::string last_collectives(const std::vector<StartedCollective>& collectives);
 
 }  // namespace lockstep::inline internal

@@ -9,35 +9,35 @@
 
 namespace lockstep::inline internal {
 
-/// Whose failure an error is.
+/// Whether an error is the worker's own.
 enum class ErrorKind {
   kOwn,
   kOtherWorker  ///< the worker lost its connection to another, or another failed
 };
-/// By the type with which the message of an error begins, or by what Gloo tells Python programs.
+/// Decides by the type at the start of a message, or by Gloo's messages in Python programs.
 ErrorKind error_kind_of(std::string_view message);
 
-/// What a worker says of its failure.
+/// A worker's report of its failure.
 struct ErrorReport {
-  /// The first line, free of control characters.
+  /// First line, without control characters.
   std::string message{};
   ErrorKind kind = ErrorKind::kOwn;
-  /// 0: not given.
+  /// 0: unknown.
   int exit_code = 0;
-  /// Where it is a crash of a program of Lockstep's.
+  /// If it is a crash of a Lockstep program.
   std::optional<CrashReport> crash{};
 };
 
-/// Reads a worker's error file (torchrun's error.json). All is empty when there is no such file or
-/// it is something else.
+/// Reads a worker's error file (torchrun's error.json). Empty if there is none or its format is
+/// unknown.
 ErrorReport read_error_file(const std::filesystem::path& file);
 
-/// Writes what is known of the crash by now into the error file that tells of it: its message, the
-/// lines of its frames, and the stack as text, where torchrun's readers look for it. A file that
-/// cannot be written stays as it is.
+/// Adds what is now known about the crash to its error file: the message, the frames' lines, and
+/// the stack as text, where torchrun's readers expect it. Leaves a file that cannot be written
+/// unchanged.
 void add_names(const std::filesystem::path& file, const CrashReport& crash);
 
-/// The whole of a worker's error file as JSON in one line; nothing where there is none.
+/// A worker's whole error file as one line of JSON; empty if there is none.
 std::optional<std::string> error_document(const std::filesystem::path& file);
 
 }  // namespace lockstep::inline internal

@@ -13,7 +13,7 @@
 
 namespace lockstep::inline internal {
 
-/// The collective in which a rank has waited for another in vain.
+/// The collective in which a rank's deadline expired.
 struct AwaitedCall {
   std::string operation{};
   std::string group{};
@@ -21,27 +21,27 @@ struct AwaitedCall {
   std::chrono::milliseconds waited{};
 };
 
-/// What is known of a worker of this machine at that time.
+/// What is known about a worker of this machine at that time.
 struct RankPlace {
   WorkerExit worker{};
-  std::vector<RecentCalls::Call> calls{};  ///< the newest first; empty: of a program without
+  std::vector<RecentCalls::Call> calls{};  ///< newest first; empty: not a Lockstep program
   ProcessStacks stacks{};
-  std::vector<PythonThread> python{};  ///< empty: of a program without
+  std::vector<PythonThread> python{};  ///< empty: not a Python program
 };
 
-/// Where the main thread is, and where in the program's own code: "at::conv2d(...), called from
-/// work(int) train.cpp:88"; in Python if it runs Python. Empty: not known.
+/// Where the main thread is, with the innermost call in the program's own code: "at::conv2d(...),
+/// called from work(int) train.cpp:88"; for Python the Python code. Empty: unknown.
 std::string main_place(const RankPlace& rank);
 
-/// It is in a collective, or gives it up: it is not what the others wait for.
+/// Whether the rank is in a collective, or leaving one: it is not the late rank.
 bool waits(const RankPlace& rank);
 
-/// Who is late, and where all are, in lines for people. `awaited`: nothing where only another
-/// machine's ranks wait, who say so in `cause`.
+/// Which rank is late and where all ranks are, in lines for people. `awaited`: empty if only ranks
+/// of another machine wait, whose report is in `cause`.
 std::string hang_verdict(const std::vector<RankPlace>& ranks,
                          const std::optional<AwaitedCall>& awaited, const std::string& cause);
 
-/// All threads of a rank with all their calls, for a file.
+/// All threads of a rank with all their frames, for a file.
 std::string all_stacks(const RankPlace& rank);
 
 }  // namespace lockstep::inline internal

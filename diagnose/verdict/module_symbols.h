@@ -10,17 +10,17 @@ struct backtrace_state;
 
 namespace lockstep::inline internal {
 
-/// The functions and lines of a program or library, by libbacktrace.
+/// Finds functions and lines in a program or library, with libbacktrace.
 /// Lifetime: what it has read stays in memory until the process ends.
 class ModuleSymbols {
  public:
   explicit ModuleSymbols(const std::string& path);
 
   /// What was at this address in a process that had loaded the module, `offset` bytes from its
-  /// begin. Empty: unknown.
+  /// start. Empty: unknown.
   std::vector<SourceLine> find(std::uint64_t address, std::uint64_t offset) const;
 
-  /// False in a build without libbacktrace: nothing is ever known.
+  /// False in a build without libbacktrace, which finds nothing.
   static bool available();
 
  private:
@@ -29,8 +29,8 @@ class ModuleSymbols {
   bool has_fixed_address_ = false;
 };
 
-/// "std::vector<int>::push_back(int&&)" for a name as linkers know it, with the usual short forms
-/// of the standard library's types. Others stay as they are.
+/// Demangles a symbol: "std::vector<int>::push_back(int&&)", with the usual short forms of the
+/// standard library's types. Returns other names unchanged.
 std::string readable_name(const char* symbol);
 
 }  // namespace lockstep::inline internal

@@ -11,25 +11,27 @@
 
 namespace lockstep::inline internal {
 
-/// Finds functions, files and lines of frames of processes that have ended, in the symbols and
-/// debug information of their modules. In a process of its own: what is wrong in such a file harms
-/// no more than that, and the caller goes on. What is not known by the deadline stays without.
+/// Resolves functions, files and lines of frames of ended processes, from symbols and debug
+/// information of their modules. It does so in a separate process, so a malformed file harms
+/// nothing else and the caller continues. Frames that are not resolved by the deadline stay without
+/// names.
+/// Threads: as HelperProcess.
 /// Lifetime: the frames must outlive it. The destructor ends the search.
-/// Threads: as HelperProcess. Errors: none; without a process the frames stay without names.
+/// Errors: none; without a process the frames stay without names.
 class FrameNaming {
  public:
   FrameNaming(std::vector<StackFrame*> frames, Deadline deadline) noexcept;
 
-  /// Lets processes that have work go first, for a caller that does not wait.
+  /// Lowers the priority of the process, for a caller that does not wait.
   void yield_processor() const noexcept;
 
-  /// Readable when proceed() has something to read; negative: there is nothing to wait for.
+  /// Readable when proceed() has something to read; negative: nothing to wait for.
   int fd() const { return names_.get(); }
-  /// proceed() is complete then at the latest.
+  /// proceed() returns true then at the latest.
   Deadline deadline() const { return deadline_; }
-  /// Reads what has been found, without waiting. Returns whether the frames now have their names.
+  /// Reads results without waiting. Returns whether the search is complete.
   bool proceed() noexcept;
-  /// Waits until they have.
+  /// Waits until the search is complete.
   void finish() noexcept;
 
  private:

@@ -10,24 +10,25 @@
 
 namespace lockstep::inline internal {
 
-/// Where a thread of another process is.
+/// The stack of a thread of another process.
 struct ThreadStack {
   pid_t id = 0;
   std::string name{};
   char state = '?';  ///< as in /proc: R runs, S waits, D waits inside the kernel, T is stopped
-  std::vector<StackFrame> frames{};  ///< the innermost first
+  std::vector<StackFrame> frames{};  ///< innermost first
 };
 
+/// The stacks of a process.
 struct ProcessStacks {
-  std::vector<ThreadStack> threads{};  ///< the first is the main one
-  std::string trouble{};               ///< why there are no more; empty: those are all
+  std::vector<ThreadStack> threads{};  ///< the main thread first
+  std::string trouble{};               ///< why some are missing; empty: none is
 };
 
-/// Of each process, by elfutils' libdw, whatever it is written in and does: it need not help, may
-/// be stopped, and goes on (or stays stopped) afterwards. Takes about 0.1 s; processes that do not
-/// answer by the deadline have what was known by then. Never throws.
-/// Needs the right to trace them, which a launcher has over its workers, unless its container takes
-/// it away.
+/// Reads the stacks of processes with elfutils' libdw. They need not cooperate, may be stopped, and
+/// continue (or stay stopped) afterwards. Takes about 0.1 s; at the deadline it returns what is
+/// known by then. Never throws.
+/// Needs the right to trace the processes. A launcher has it for its workers, unless its container
+/// denies it.
 std::vector<ProcessStacks> read_stacks(const std::vector<pid_t>& processes,
                                        Deadline deadline) noexcept;
 

@@ -12,28 +12,28 @@
 
 namespace lockstep::inline internal {
 
-/// Where a Python thread of another process is.
+/// The stack of a Python thread of another process.
 struct PythonThread {
-  bool took_signal = false;          ///< the main one, unless that blocks the signal
-  std::vector<SourceLine> frames{};  ///< the innermost first
+  bool took_signal = false;          ///< usually the main thread, unless it blocks the signal
+  std::vector<SourceLine> frames{};  ///< innermost first
 };
 
-/// What Python's module faulthandler has written. Pure.
+/// Parses the output of Python's module faulthandler. Pure.
 std::vector<PythonThread> parse_python_stacks(std::string_view text);
 
-/// The stacks of a worker's Python threads, which the worker writes into a pipe when it gets a
-/// signal: whatever it does, unless it is stopped.
+/// Reads the stacks of a worker's Python threads. The worker writes them into a pipe when it gets a
+/// signal, in any state except stopped.
 class PythonStacks {
  public:
   PythonStacks() = default;
-  /// What the worker has sent. The stacks end with a zero byte.
+  /// The pipe and the signal that the worker has sent. The stacks end with a zero byte.
   PythonStacks(UniqueFd read_end, int signal);
 
-  /// Returns false for a process without Python, and one that is stopped or would die of the
-  /// signal.
+  /// Sends the signal. Returns false for a process without Python, and for one that is stopped or
+  /// that the signal would kill.
   bool ask(pid_t process) const noexcept;
 
-  /// What has come by the deadline, after ask().
+  /// After ask(): the stacks that arrive before the deadline.
   std::vector<PythonThread> read(Deadline deadline) const;
 
  private:

@@ -13,19 +13,19 @@ namespace lockstep::inline internal {
 /// "all_reduce number 1204 of group 'default' (bucket 2: fc.weight … fc.bias)"
 std::string describe(const RecentCalls::Call& call);
 
-/// A worker's last collectives, in memory that it has in common with the launcher: they can be read
-/// whatever the worker does, and after its end.
+/// A worker's last collectives, in memory that it shares with the launcher: readable in any state
+/// of the worker, and after its end.
 class SharedCalls {
  public:
   SharedCalls() = default;
-  /// `file` is what the worker has sent; what is no such memory, or another version's, holds none.
+  /// `file`: sent by the worker. Empty if it is no such memory or of another version.
   explicit SharedCalls(const UniqueFd& file) noexcept;
 
-  /// Null where there are none.
+  /// Null: none.
   RecentCalls* get() const;
-  /// The newest first.
+  /// Newest first.
   std::vector<RecentCalls::Call> read() const;
-  /// The same for people.
+  /// The same as text.
   std::vector<StartedCollective> describe_all() const;
 
  private:

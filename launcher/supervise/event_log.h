@@ -12,7 +12,7 @@
 
 namespace lockstep::inline internal {
 
-/// What all events of a launcher say of themselves.
+/// Fields that all events of a launcher share.
 struct EventSource {
   std::string run_id{};
   std::string role{};
@@ -24,12 +24,13 @@ struct EventSource {
   int role_world_size = 1;
 };
 
+/// The fields for a job's options.
 EventSource event_source(const LaunchOptions& options);
 
 /// How the job ended on this machine.
 enum class JobEnd { kSucceeded, kStopped, kFailed };
 
-/// What happens to the launcher (then there is no worker) or to a worker.
+/// An event of the launcher (`worker` is null) or of a worker.
 struct Event {
   /// "START", "SUCCEEDED", …
   std::string state{};
@@ -42,23 +43,23 @@ struct Event {
   bool worker_failed = false;
 };
 
-/// An event as one line of JSON, without the newline, in torchrun's form.
+/// An event as one line of JSON in torchrun's format, without a newline.
 std::string event_line(const EventSource& source, const Event& event);
 
-/// Whether the options and LOGLEVEL want events.
+/// Whether the options and LOGLEVEL request events.
 bool prints_events(const LaunchOptions& options);
 
-/// Prints torchrun's events on stderr, where they are wanted: of each generation how long finding
-/// the other machines took, and each worker's start; of the last how each worker ended, and the
-/// job. Unlike torchrun's they have the time, and the launcher's last is FAILED when a worker
-/// failed.
+/// Prints torchrun's events on standard error, if requested: for each generation the time until the
+/// other machines joined, and each worker's start; for the last one each worker's end, and the
+/// job's. Differences from torchrun: events have a time, and the launcher's last event is FAILED if
+/// a worker failed.
 class EventLog {
  public:
   EventLog(EventSource source, bool prints) : source_(std::move(source)), prints_(prints) {}
 
-  /// The search for the other machines begins.
+  /// The launcher starts to wait for the other machines.
   void gathering() { gathering_begin_ = Clock::now(); }
-  /// All machines have met and the workers have their ranks.
+  /// All machines have joined, and workers have their ranks.
   void assigned(std::uint64_t generation, const NodePlacement& placement);
   void started(const WorkerExit& worker) const;
   void ended(JobEnd end, const GenerationOutcome& outcome) const;

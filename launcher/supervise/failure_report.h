@@ -12,29 +12,31 @@ namespace lockstep::inline internal {
 /// "rank 1 (pid 42) still runs after SIGKILL: …".
 std::string describe_stuck(const WorkerExit& worker);
 
-/// The worker that failed first, its error or crash, the ends of the other workers and where its
-/// output is: lines that start with "lockstep: ". Needs a first_cause().
+/// The report of a failed generation, in lines that start with "lockstep: ": the worker that failed
+/// first with its error or crash, the ends of the other workers, and where their output is. Needs a
+/// first_cause().
 std::string failure_report(const GenerationOutcome& outcome, const LaunchOptions& options);
 
-/// What `cause`, which begins with the text `fault`, adds to it: why the job is not restarted.
-/// Empty: nothing, also where `cause` was cut to the length of a text that agents send.
+/// The part of `cause` after the text `fault`: why the job is not restarted. Empty if there is
+/// none, or if `cause` was truncated for a message between agents.
 std::string reason_after(const std::string& fault, const std::string& cause);
 
-/// Gives the stacks of all workers of an outcome that crashed their names, and their errors the
-/// place. Writes them into their error files too, for readers of the logs. Errors: none.
+/// Resolves functions and lines in the stacks of an outcome's crashed workers, and adds the place
+/// to their errors. Writes them into the error files too.
+/// Errors: none.
 class CrashNaming {
  public:
   explicit CrashNaming(GenerationOutcome outcome);
 
-  /// As FrameNaming.
+  /// See FrameNaming.
   int fd() const { return naming_.fd(); }
   Deadline deadline() const { return naming_.deadline(); }
   void yield_processor() const noexcept { naming_.yield_processor(); }
   bool proceed() noexcept;
   void finish() noexcept;
-  /// With the names, once it is complete.
+  /// The outcome, with names once proceed() returns true.
   const GenerationOutcome& outcome() const { return outcome_; }
-  /// What the console shows of the crash that ended the generation; empty: no crash did.
+  /// Console text of the crash that ended the generation; empty: no crash did.
   std::string text() const;
 
  private:
@@ -44,8 +46,7 @@ class CrashNaming {
   FrameNaming naming_;
 };
 
-/// The same outcome with the names. Takes a few seconds at most, and no time where no worker
-/// crashed.
+/// Returns the outcome with names. Takes at most a few seconds, and none if no worker crashed.
 GenerationOutcome name_crashes(GenerationOutcome outcome);
 
 }  // namespace lockstep::inline internal

@@ -7,22 +7,22 @@
 
 namespace lockstep::inline internal {
 
-/// Files of a folder whose names begin so; an empty prefix: none.
+/// Files of a folder whose names have a prefix; an empty prefix: none.
 struct GuardedFiles {
   std::filesystem::path folder{};
   std::string prefix{};
 };
 
-/// Sees to it that nothing of a job outlives the launcher, even one killed with SIGKILL. The kernel
-/// kills the workers themselves; what they started (a script's program, loader processes) is killed
-/// by this small process, which knows the workers' process groups, the job's mark and its
-/// control group. It removes the job's temporary files, too.
-/// Lifetime: make it before the files, and before workers are started. Once it is destroyed it
-/// guards nothing.
+/// Removes everything of a job if the launcher ends in any way, even by SIGKILL. The kernel kills
+/// the workers. This small process kills what they started (a script's program, data loader
+/// processes), by the workers' process groups, the job's mark and its control group. It also
+/// removes the job's temporary files.
+/// Lifetime: create it before the files and before workers start. After the destructor nothing is
+/// guarded.
 class GroupGuard {
  public:
-  /// `mark`: a line of the environment of all workers. `control_group`: where that of all workers
-  /// is or may come to be; empty: nowhere.
+  /// `mark`: a line in the environment of all workers. `control_group`: path of the control group
+  /// of all workers, which may be created later; empty: none.
   GroupGuard(const std::string& mark, const GuardedFiles& files,
              const std::filesystem::path& control_group);
   ~GroupGuard();
@@ -31,7 +31,7 @@ class GroupGuard {
 
   pid_t pid() const { return process_.pid(); }
   void add(pid_t group);
-  /// To be called once the group is empty: its number may be given to somebody else then.
+  /// Call it when the process group is empty: the system may reuse its number then.
   void remove(pid_t group);
 
  private:

@@ -11,9 +11,9 @@
 #include "launcher/rendezvous/job_rendezvous.h"
 #include "lockstep/base/internal/deadline.h"
 
-// What the agent of a machine decides outside of the supervision of its workers, with no clock and
-// no system call: docs/supervision.md explains each step. Launcher carries the steps out, and so
-// does the simulation.
+// Decisions of a machine's agent outside the supervision of its workers, without clock and system
+// calls: docs/supervision.md explains each step. Launcher executes the steps, and so does the
+// simulation.
 
 namespace lockstep::inline internal {
 
@@ -24,26 +24,27 @@ enum class AgentEnd {
   kStopped,       ///< by a request or a preemption, on all machines
   kStuckWorkers,  ///< workers of this machine cannot be killed
   kSignal,        ///< a signal to the launcher stopped the workers of this machine
-  kPreempted      ///< and the other machines could not be notified
+  kPreempted      ///< preempted, and the other machines could not be notified
 };
 
+/// Options of a JobAgent.
 struct JobAgentOptions {
   bool is_on_one_machine = true;
   int max_restarts = 0;
-  /// Follows a worker's name in the text of a fault: " on <host>", or empty.
+  /// Text after a worker's name in a fault: " on <host>", or empty.
   std::string where{};
 };
 
-/// The agent of a machine: takes part in generations, reports how their workers end, and knows when
-/// and how the job ends. The owner hands it the view of the rendezvous, sends its reports and
-/// prints its texts.
+/// The agent of a machine as a state machine: takes part in generations, reports how their workers
+/// end, and knows when and how the job ends. The owner passes the view of the rendezvous, sends the
+/// reports and prints the texts.
 class JobAgent {
  public:
   using Time = Deadline::Clock::time_point;
 
-  /// What is to be done next while no supervision runs.
+  /// What to do next while no supervision runs.
   enum class Step {
-    kWait,          ///< for a change of the view, or deadline()
+    kWait,          ///< wait for a change of the view, or until deadline()
     kReport,        ///< send the report, and ask again
     kJoin,          ///< open the store's socket, and join()
     kStartWorkers,  ///< begin_generation(), and supervise its workers
@@ -52,52 +53,55 @@ class JobAgent {
 
   JobAgent(JobAgentOptions options, RendezvousNode node);
 
+  /// The report to send.
   const AgentReport& report() const { return report_; }
-  /// The report has changed since the last call: it is to be sent.
+  /// Whether the report has changed since the last call: then send it.
   bool take_report_change();
-  /// Lines for the console since the last call.
+  /// Console lines since the last call.
   std::vector<std::string> take_texts();
 
-  /// `has_trouble`: the rendezvous cannot be reached now.
+  /// `has_trouble`: the rendezvous is not reachable now.
   Step next_step(const AgentView& view, bool is_reached, bool has_trouble, Time now);
-  /// kWait: when next_step() is called at the latest. Nothing: no deadline.
+  /// kWait: when to call next_step() at the latest. Empty: no deadline.
   std::optional<Time> deadline() const { return verdict_by_; }
 
-  /// `kept`: the local ranks of the workers that keep their state. `host`, `port`: of the bound
-  /// socket for the generation's store.
+  /// Joins the next generation. `kept`: local ranks of the workers that keep their state. `host`,
+  /// `port`: of the bound socket for the generation's store.
   void join(const AgentView& view, const std::set<int>& kept, std::string host, std::uint16_t port);
+  /// A generation with this machine begins.
   void begin_generation(const AgentView& view, Time now);
 
   /// A worker ended with a failure, while others run.
   void worker_failed(const WorkerExit& exit, Time now);
-  /// The generation cannot continue, and workers that keep their state wait for the next.
+  /// The generation cannot continue; workers that keep their state wait for the next.
   void generation_over(const GenerationOutcome& outcome, const AgentView& view, Time now);
-  /// No worker runs any more. Returns whether they ended as they should, so that processes that
-  /// they started may stay.
+  /// No worker runs any more. Returns whether they ended normally, so processes that they started
+  /// may continue.
   bool workers_ended(GenerationOutcome outcome, const AgentView& view, Time now);
 
   /// A signal to the launcher while no workers run.
   void stop_by_signal(int signal);
-  /// The job is to end on all machines.
+  /// Requests the end of the job on all machines.
   void request_stop(const AgentView& view, const JobStop& wish);
-  /// Why the number of workers of this machine cannot become that; empty: it can.
+  /// Why this machine cannot run that many workers; empty: it can.
   std::string scale_objection(const AgentView& view, int worker_count) const;
-  /// From the next generation on. `by`: for the console.
+  /// Changes the number of workers from the next generation on. `by`: who requested it, for the
+  /// console.
   void scale(int worker_count, const std::string& by);
 
-  /// Of the workers that the next generation has here.
+  /// Number of workers of the next generation on this machine.
   int wanted_workers() const { return wanted_workers_; }
-  /// Of the workers that the generation which was joined last has here.
+  /// Number of workers here in the generation that was joined last.
   int joined_workers() const { return joined_workers_; }
-  /// The generation that runs, or ran last.
+  /// The generation that runs or ran last.
   std::uint64_t generation() const { return generation_; }
 
-  /// Of next_step() == kEnd.
+  /// How the job ended, after Step::kEnd.
   AgentEnd end() const { return end_; }
   int exit_code() const { return exit_code_; }
-  /// Of the generation that ended last.
+  /// Outcome of the last generation.
   const GenerationOutcome& outcome() const { return outcome_; }
-  /// kFailed: a worker of this machine is the cause.
+  /// kFailed: whether a worker of this machine is the cause.
   bool is_cause(const AgentView& view) const;
 
  private:
@@ -107,7 +111,7 @@ class JobAgent {
     kBetween,    ///< no workers run, or a supervision does
     kJudging,    ///< the workers have ended: another machine may know the cause better
     kReported,   ///< how they ended is reported
-    kAnswering,  ///< they were stopped by a signal after a failure: what it is to the job
+    kAnswering,  ///< a signal stopped them after a failure: waits for what that means to the job
     kLeaving     ///< this agent ends by itself
   };
 
@@ -142,9 +146,9 @@ class JobAgent {
   std::uint64_t done_ = 0;
   GenerationOutcome outcome_;
   bool ended_well_ = false;
-  /// Until then another machine's report of the cause is awaited.
+  /// How long to wait for another machine's report of the cause.
   std::optional<Time> verdict_by_;
-  /// What its user may do about the fault that was reported last.
+  /// What the user can do about the fault that was reported last.
   std::string remedy_;
   int restarts_said_ = 0;
   AgentEnd end_ = AgentEnd::kSucceeded;

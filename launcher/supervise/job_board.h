@@ -11,7 +11,7 @@
 
 namespace lockstep::inline internal {
 
-/// What is to be seen of a job on this machine, noted as it happens.
+/// Records the status of a job on this machine for JobStatus.
 /// Lifetime: the options and the rendezvous must outlive it.
 class JobBoard {
  public:
@@ -19,14 +19,14 @@ class JobBoard {
       : options_(options), rendezvous_(rendezvous) {}
 
   void logs_go_to(const std::filesystem::path& directory) { log_directory_ = directory; }
-  /// Workers of a generation are about to be started.
+  /// Workers of a generation will be started.
   void generation_begins(std::uint64_t generation);
   /// Workers wait for the next generation.
   void generation_is_over() { is_between_generations_ = true; }
-  /// Another generation begins, with workers of the one before among its own.
+  /// A generation begins with workers of the last one.
   void generation_continues(std::uint64_t generation);
   void started(const WorkerExit& worker);
-  /// One that was there has this rank now.
+  /// A running worker has this rank now.
   void placed(const WorkerExit& worker);
   void stopping() { is_stopping_ = true; }
   void ended(const WorkerExit& exit);

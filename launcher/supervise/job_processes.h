@@ -8,24 +8,23 @@
 
 namespace lockstep::inline internal {
 
-/// What all processes of a job on this machine have in common, whatever sessions, parents and
-/// environments they have made for themselves, so that none is overlooked when the job ends: a mark
-/// in their environment, a control group where the system grants one, this process as the one that
-/// adopts orphans, and a guard for the case that this process is killed.
-/// Lifetime: make it before the job's files, and before workers are started.
+/// Finds all processes of a job on this machine when it ends, in any session and with any parent
+/// and environment: by a mark in the environment, a control group if the system allows one, this
+/// process as the adopter of orphans, and a guard in case this process is killed.
+/// Lifetime: create it before the job's files and before workers start.
 class JobProcesses {
  public:
-  /// `mark`: the job's (make_job_mark), and the value of LOCKSTEP_JOB for the workers.
+  /// `mark`: the job's (make_job_mark), which workers get as LOCKSTEP_JOB.
   JobProcesses(std::string mark, const GuardedFiles& files);
   JobProcesses(const JobProcesses&) = delete;
   JobProcesses& operator=(const JobProcesses&) = delete;
-  /// A job that ends well may leave processes; they are no longer in its control group.
+  /// Processes that remain after a successful job leave its control group.
   ~JobProcesses();
 
-  /// For SpawnOptions.
+  /// The control group's descriptor, for SpawnOptions.
   int control_group() const { return control_group_.get(); }
   GroupGuard& guard() { return guard_; }
-  /// Kills what the workers have started and left. Workers themselves have to have ended.
+  /// Kills processes that the workers started. The workers themselves must have ended.
   void kill_what_is_left() noexcept;
 
  private:

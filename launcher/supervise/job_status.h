@@ -19,15 +19,15 @@ struct WorkerStatus {
   int local_rank = 0;
   pid_t pid = 0;
   State state = State::kRunning;
-  /// From its start to its end, or until now.
+  /// Run time until its end, or until now.
   double seconds = 0;
-  /// Of its process alone, while it runs.
+  /// CPU time of its process alone, while it runs.
   double cpu_seconds = 0;
   std::uint64_t resident_bytes = 0;
   bool operator==(const WorkerStatus&) const = default;
 };
 
-/// A job as its launcher on one machine sees it.
+/// A job as seen by its launcher on one machine.
 struct JobStatus {
   enum class State {
     kGathering,  ///< waits for machines
@@ -38,7 +38,7 @@ struct JobStatus {
   };
 
   std::string job{};      ///< its id
-  bool is_named = false;  ///< somebody gave it that id
+  bool is_named = false;  ///< the user gave it that id
   pid_t pid = 0;          ///< of the launcher
   std::string host{};
   std::string program{};
@@ -48,28 +48,29 @@ struct JobStatus {
   int restarts = 0;              ///< after failures, of the whole job
   int max_restarts = 0;
   std::string cause{};             ///< why the last generation ended, or the job
-  std::optional<int> node_rank{};  ///< of a machine that takes part in the generation that runs
+  std::optional<int> node_rank{};  ///< of a member of the running generation
   int node_count = 0;
   int world_size = 0;
   int worker_count = 0;                     ///< on this machine
   double seconds = 0;                       ///< since the launcher's start
-  std::optional<double> workers_seconds{};  ///< since the workers that run were started
-  std::string log_directory{};  ///< of the workers' logs; empty: they go to the console alone
-  std::string missing{};        ///< whom the job waits for; empty: nobody
+  std::optional<double> workers_seconds{};  ///< since the running workers were started
+  std::string log_directory{};  ///< of the workers' logs; empty: output goes only to the console
+  std::string missing{};        ///< machines that the job waits for; empty: none
   bool is_healthy = false;
-  std::string health{};  ///< in a line
+  std::string health{};  ///< in one line
   std::vector<WorkerStatus> workers{};
   bool operator==(const JobStatus&) const = default;
 };
 
-/// "running"; nothing for a text that is no state's name.
+/// "running" and the like.
 const char* name_of(JobStatus::State state);
+/// The state of a name; empty for other texts.
 std::optional<JobStatus::State> job_state_named(const std::string& name);
 const char* name_of(WorkerStatus::State state);
 std::optional<WorkerStatus::State> worker_state_named(const std::string& name);
 
-/// Sets is_healthy and health from the rest. `trouble`: why the rendezvous is not reached; empty:
-/// it is. `failure`: why a job that does not continue ended.
+/// Sets is_healthy and health from the other members. `trouble`: why the rendezvous is not
+/// reachable; empty: it is. `failure`: why a job that does not continue ended.
 void judge_health(JobStatus& status, const std::string& trouble,
                   std::optional<GenerationEnd> failure);
 

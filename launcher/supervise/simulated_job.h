@@ -14,11 +14,12 @@
 #include "launcher/supervise/supervision.h"
 #include "launcher/supervise/virtual_clock.h"
 
-// A job of several machines in virtual time, for tests: the rendezvous, the agents and the
-// supervision as they are, and between them simulated processes, connections and faults.
+// A job of several machines in virtual time, for tests: the real rendezvous, agents and
+// supervision, with simulated processes, connections and faults.
 
 namespace lockstep::inline internal {
 
+/// Options of a SimulatedJob.
 struct SimulatedOptions {
   std::uint64_t seed = 0;
   int machines = 1;
@@ -27,20 +28,22 @@ struct SimulatedOptions {
   SupervisionOptions supervision{.shutdown_timeout = std::chrono::seconds(30)};
   /// The workers keep their state.
   bool is_resilient = true;
-  /// From and to the agent that serves the rendezvous, and what that takes for each message.
+  /// Latency of a message to or from the agent that serves the rendezvous, and the time to handle
+  /// it there.
   std::chrono::microseconds latency{500};
   std::chrono::microseconds server_time{50};
-  /// Delays are drawn, and messages come late or twice.
+  /// Draw latencies; deliver messages late or twice.
   bool is_random = false;
-  /// Each event of the supervision is printed.
+  /// Print each event of the supervision.
   bool traces = false;
-  /// How long the training takes once all ranks have joined.
+  /// Duration of the training once all ranks have joined.
   std::chrono::milliseconds training{60'000};
 };
 
-/// Counts which events came in which state: (state, event).
+/// Number of events by (state, event).
 using Coverage = std::map<std::pair<std::string, std::string>, std::uint64_t>;
 
+/// Runs a simulated job and checks it.
 class SimulatedJob {
  public:
   using Time = VirtualClock::Time;
@@ -50,13 +53,14 @@ class SimulatedJob {
   SimulatedJob(const SimulatedJob&) = delete;
   SimulatedJob& operator=(const SimulatedJob&) = delete;
 
-  /// Draws one fault of a kind that the job can have now.
+  /// Injects a random fault that is possible now.
   void inject_any_fault();
-  /// No more faults: whatever hangs for good without a rank that waits for it is killed.
+  /// Ends the faults: kills whatever hangs permanently without a rank that waits for it.
   void calm_down();
   void kill_worker(int machine, int local_rank);
   void add_machine();
-  /// Until all agents have ended, or the condition holds. False: not by then.
+  /// Runs until all agents have ended or `condition` holds. Returns false if neither happens before
+  /// `end`.
   bool run_until(Time end, const std::function<bool()>& condition = {});
 
   bool has_ended() const;
@@ -65,9 +69,9 @@ class SimulatedJob {
   VirtualClock& clock() { return clock_; }
   int draw(int least, int most) { return std::uniform_int_distribution(least, most)(random_); }
   bool happens_once_in(int times) { return draw(1, times) == 1; }
-  /// What should not have been; empty: nothing.
+  /// A violated invariant; empty: none.
   const std::string& violation() const { return violation_; }
-  /// For people: what the job waits for.
+  /// What the job waits for, for people.
   std::string describe() const;
 
   struct Messages {
@@ -170,9 +174,9 @@ class SimulatedJob {
   std::vector<std::unique_ptr<Machine>> machines_;
   std::vector<std::unique_ptr<Process>> processes_;
   std::map<std::uint64_t, Group> groups_;
-  /// Generations in which something failed.
+  /// Generations with a failure.
   std::set<std::uint64_t> faulty_;
-  /// The last generation that a restart followed.
+  /// The last generation whose end was a restart.
   std::uint64_t restarted_after_ = 0;
   std::string violation_;
   int next_pid_ = 1;

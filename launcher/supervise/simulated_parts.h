@@ -5,18 +5,18 @@
 
 namespace lockstep::inline internal {
 
-// A rank waits so long for another, in a collective or to meet.
+// Timeout of a rank that waits for another, in a collective or a rendezvous.
 inline constexpr std::chrono::seconds kSimulatedCollectiveTimeout{3};
 
-/// A worker's process, as it is and not as the launcher knows it.
+/// A worker's process as it is, not as the launcher sees it.
 struct SimulatedJob::Process {
   enum class Doing {
-    kBegins,   ///< has announced nothing
+    kBegins,   ///< has sent nothing
     kWarmsUp,  ///< as a standby worker
-    kWaits,    ///< for a place
+    kWaits,    ///< for a rank
     kTrains,
     kIsDone,
-    kEnds,  ///< the system takes its memory apart
+    kEnds,  ///< the system frees its memory
     kGone
   };
 
@@ -26,7 +26,7 @@ struct SimulatedJob::Process {
   bool is_resilient = true;
   Doing doing = Doing::kBegins;
   std::uint64_t generation = 0;
-  std::uint64_t asked_to_leave = 0;  ///< the last generation that it was
+  std::uint64_t asked_to_leave = 0;  ///< the last generation that it was asked to leave
   int rank = -1;
   bool hangs = false;  ///< reads and sends nothing
   bool hung_in_group = false;
@@ -41,7 +41,7 @@ struct SimulatedJob::Process {
   bool has_handler = false;
   Time ended_at{};
   std::vector<WorkerMessage> said{};
-  // What the launcher knows of it, for checks.
+  // What the launcher knows about it, for checks.
   bool is_known_kept = false;         ///< it read that the worker keeps its state
   bool is_known_to_train_on = false;  ///< it read that the worker trains without recovery
   bool is_known_to_wait = false;      ///< it read WaitedInVain
@@ -53,11 +53,12 @@ struct SimulatedJob::Process {
   bool blocks_signals = false;
 
   bool is_alive() const { return doing != Doing::kGone; }
-  /// Of the training.
+  /// Step of the training.
   std::int64_t step() const { return static_cast<std::int64_t>(generation) * 100; }
   bool is_active() const { return is_alive() && doing != Doing::kEnds && !hangs; }
 };
 
+/// A machine with its agent.
 struct SimulatedJob::Machine {
   Machine(int of, const JobAgentOptions& options, const RendezvousNode& node)
       : number(of), agent(options, node) {}
@@ -98,7 +99,7 @@ struct SimulatedJob::Machine {
   bool can_act() const { return !has_ended && !is_lost; }
 };
 
-/// The ranks of a generation, as they meet.
+/// The ranks of a generation as they join.
 struct SimulatedJob::Group {
   int world_size = 0;
   std::map<int, Process*> members{};

@@ -7,14 +7,13 @@
 
 namespace lockstep::inline internal {
 
-/// Decides when the workers of a generation get a signal to end, are killed, and are abandoned as
-/// stuck: a plan without actions. Each event returns the signal to send to all workers now, 0 for
-/// none.
+/// Plans when a generation's workers get a signal to end, are killed, and are given up as stuck.
+/// Each event returns the signal to send to all workers now; 0: none.
 class StopSequence {
  public:
   using Time = Deadline::Clock::time_point;
 
-  /// After SIGKILL only a process stuck in the kernel is still there; it is not waited for longer.
+  /// Time to wait after SIGKILL: only a process stuck in the kernel still exists then.
   static constexpr std::chrono::milliseconds kKilledTimeout{10'000};
 
   explicit StopSequence(std::chrono::milliseconds shutdown_timeout)
@@ -24,11 +23,11 @@ class StopSequence {
       : shutdown_timeout_(shutdown_timeout), signal_timeout_(signal_timeout) {}
 
   int on_failure(Time now);
-  /// A signal that the launcher got. A second SIGINT kills at once.
+  /// The launcher got a signal. A second SIGINT kills at once.
   int on_signal(int signal, Time now);
-  /// The workers are killed, whether they got a signal before or not.
+  /// Kills the workers, whether they got a signal before or not.
   int on_kill(Time now);
-  /// To be called when deadline() has passed.
+  /// Call it when deadline() expires.
   int on_deadline(Time now);
 
   bool started() const { return phase_ != Phase::kRunning; }

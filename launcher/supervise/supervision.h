@@ -16,53 +16,56 @@
 #include "lockstep/job/internal/worker_message.h"
 #include "lockstep/os/process/signals.h"
 
-// The supervision of a machine's workers as a state machine, with no clock and no system call:
-// docs/supervision.md explains every transition. Supervisor turns what happens into events and
-// carries the actions out.
+// The supervision of a machine's workers as a state machine, without clock and system calls:
+// docs/supervision.md explains every transition. Supervisor produces the events and executes the
+// actions.
 
 namespace lockstep::inline internal {
 
-/// Numbers workers in the order in which they are started, from 1.
+/// Number of a worker in the order of starts, from 1.
 using WorkerId = int;
 
+/// State of a worker.
 enum class WorkerState {
-  kStarting,     ///< runs, and has announced nothing; programs that keep no state stay here
+  kStarting,     ///< runs, without any message; programs that keep no state stay here
   kUnprotected,  ///< has announced that its training continues without recovery
   kRunning,      ///< keeps its state, and takes part in the generation
-  kLeft,         ///< left its group, and waits for its place in the next generation
-  kRecovering,   ///< was sent a place, and has yet to join
+  kLeft,         ///< left its group, and waits for its rank in the next generation
+  kRecovering,   ///< was sent a rank, and has not joined yet
   kWarmingUp,    ///< a standby worker that is not ready
-  kStandby,      ///< a standby worker that is ready for a place
+  kStandby,      ///< a standby worker that is ready for a rank
   kDone,         ///< its training is complete: it keeps no state any more
   kHanging,      ///< was killed because it hangs
-  kDismissed,    ///< has no place any more: how it ends is of no account
+  kDismissed,    ///< has no rank any more: how it ends does not matter
   kStopping,     ///< is stopped with all others
-  kEnded,        ///< its process has ended; processes that it started are left
+  kEnded,        ///< its process has ended; processes that it started still run
 };
 const char* name_of(WorkerState state);
 
+/// A worker as the supervision sees it.
 struct SupervisedWorker {
   using Time = StopSequence::Time;
 
   WorkerState state = WorkerState::kStarting;
-  /// Its rank and, as they become known, the facts of its end. The rank of a standby worker is -1.
+  /// Its rank and, as they become known, the facts of its end. A standby worker has rank -1.
   WorkerExit exit{};
   bool link_is_open = true;
   /// It was in a collective when its stack was last read.
   bool is_in_collective = false;
-  /// Unless it hangs, it reads a message within that time.
+  /// Longest time in which it reads a message, unless it hangs.
   std::chrono::milliseconds reads_within{};
-  /// kRunning, kRecovering: when one that has not left a group with a late rank is killed.
+  /// kRunning, kRecovering: in a search for a late rank, when it is killed unless it has left its
+  /// group.
   std::optional<Time> leaves_by{};
-  /// kRecovering: when one that has not joined is killed.
+  /// kRecovering: when it is killed unless it has joined.
   std::optional<Time> joins_by{};
-  /// When it is killed: in kDismissed, in kDone when others wait for its end, or because its link
-  /// is closed.
+  /// When it is killed: in kDismissed; in kDone if others wait for its end; or after its link
+  /// closed.
   std::optional<Time> kill_at{};
-  /// A signal that is forwarded to it once it has a handler.
+  /// A signal that is forwarded once the worker has a handler for it.
   struct Notice {
     Time until{};
-    /// While the signal is blocked: when it counts as blocked for good.
+    /// While the signal is blocked: when it counts as blocked permanently.
     std::optional<Time> blocked_until{};
   };
   std::map<int, Notice> notices{};
@@ -73,35 +76,38 @@ struct SupervisedWorker {
     return state == WorkerState::kRunning || state == WorkerState::kLeft ||
            state == WorkerState::kRecovering;
   }
-  /// It can get a place in the next generation.
+  /// Whether it can get a rank in the next generation.
   bool is_kept() const { return keeps_state() && link_is_open; }
   bool is_ready_standby() const { return state == WorkerState::kStandby && link_is_open; }
 };
 
+/// Phase of the supervision.
 enum class SupervisionPhase {
   kBeginning,  ///< no generation has begun
   kRunning,    ///< the workers of the generation run
   kOver,       ///< a worker failed: the generation cannot continue
   kBetween,    ///< workers that keep their state wait for the next generation
-  kPreempted,  ///< a worker that waited so has saved its state and ended
+  kPreempted,  ///< while they wait, a worker saved its state and ended
   kStopping,   ///< all workers are stopped: StopSequence
   kFinished,   ///< no worker is left to supervise
 };
 const char* name_of(SupervisionPhase phase);
 
-/// The search for the rank that is late, once in a generation.
+/// Progress of the search for the late rank, once in a generation.
 enum class HangSearch {
   kNone,
   kExplaining,  ///< the stacks of all workers are read
-  kLeaving,     ///< the others are asked to leave their group: one that does not is killed
+  kLeaving,     ///< the workers were asked to leave their group: one that does not is killed
   kDone
 };
 
+/// Options of the supervision.
 struct SupervisionOptions {
   std::chrono::milliseconds shutdown_timeout{};
   int standby_workers = 0;
 };
 
+/// State of the supervision of this machine's workers.
 struct SupervisionState {
   using Time = StopSequence::Time;
 
@@ -114,44 +120,43 @@ struct SupervisionState {
   std::map<WorkerId, SupervisedWorker> workers;
   WorkerId last_worker = 0;
   StopSequence stop;
-  /// What the rendezvous says.
+  /// The last view of the rendezvous.
   AgentView view;
   GenerationOutcome outcome;
-  /// Whose failure outcome.lost is.
+  /// Cause of outcome.lost.
   LeftGroup::Cause lost_cause = LeftGroup::Cause::kError;
-  /// kBetween: so many exits of the outcome are of the generation before.
+  /// kBetween: number of exits in the outcome that belong to the last generation.
   std::ptrdiff_t old_exits = 0;
-  /// A worker left its group: until then the launcher waits for the end of the worker that is the
-  /// cause.
+  /// A worker left its group: how long to wait for the end of the worker that is the cause.
   std::optional<Time> cause_by;
   HangSearch search = HangSearch::kNone;
-  /// Other ranks' deadlines of the hang that was explained last expire before then.
+  /// Further expired deadlines before this time belong to the hang that was explained last.
   std::optional<Time> hang_explained_until;
-  /// Until then the launcher waits for the end of workers in kHanging.
+  /// How long to wait for the end of workers in kHanging.
   std::optional<Time> hanging_end_by;
-  /// Until then the launcher waits for the end of workers that were killed, when no other is left.
+  /// How long to wait for the end of killed workers when no other is left.
   std::optional<Time> killed_end_by;
-  /// When the next standby worker is started.
+  /// When to start the next standby worker.
   std::optional<Time> standby_at;
-  /// In a row, before they were ready.
+  /// Number of standby workers in a row that ended before they were ready.
   int failed_standbys = 0;
   /// All processes of the workers have been sent SIGTERM.
   bool sent_sigterm = false;
 };
 
-/// Where a worker is, by its stack.
+/// Where a worker is, from its stack.
 struct StackPlace {
   std::string hangs_in{};
   bool is_in_collective = false;
 };
 
-/// What many events and actions are of.
+/// Fields that several events and actions share.
 struct WorkerAndSignal {
   WorkerId worker = 0;
   int signal = 0;
 };
 
-/// The events. Those of a worker that is not known change nothing.
+/// Events. An event of an unknown worker changes nothing.
 namespace happened {
 
 /// The next generation: this machine runs the ranks from `first_rank` on.
@@ -173,25 +178,26 @@ struct MessageReceived {
 struct LinkClosed {
   WorkerId worker = 0;
 };
-/// The worker did not read its place.
+/// The worker did not read its Place message.
 struct PlaceNotRead {
   WorkerId worker = 0;
 };
-/// `exit`: how the process ended, and what it left of its error.
+/// `exit`: how the process ended, and the error that it left.
 struct WorkerEnded {
   WorkerId worker = 0;
   WorkerExit exit{};
 };
-/// SIGSTOP and the like.
+/// A signal such as SIGSTOP stopped the worker.
 struct WorkerSuspended : WorkerAndSignal {};
-/// Every process that a worker in kEnded started has ended.
+/// All processes that a worker in kEnded started have ended.
 struct GroupEmptied {
   WorkerId worker = 0;
 };
-/// A signal to the launcher that stops the job, or one to forward.
+/// The launcher got a signal that stops the job.
 struct StopSignal {
   int signal = 0;
 };
+/// The launcher got a signal to forward.
 struct NoticeSignal {
   int signal = 0;
 };
@@ -201,17 +207,17 @@ struct SignalFateRead : WorkerAndSignal {
 struct HangExplained {
   std::map<WorkerId, StackPlace> places{};
 };
-/// Where workers are that are killed because they hang, or are about to be.
+/// Stacks of workers that are killed because they hang, or will be.
 struct HangingPlacesRead {
   std::map<WorkerId, StackPlace> places{};
 };
 struct ViewChanged {
   AgentView view{};
 };
-/// The rendezvous can no longer be reached.
+/// The rendezvous is no longer reachable.
 struct RendezvousLost {};
-/// All that has happened until now has been an event: it is time for decisions and deadlines. Ends
-/// of several workers before it are judged together.
+/// All previous happenings have been events: time for decisions and deadlines. Ends of several
+/// workers before it are judged together.
 struct DecisionDue {};
 
 }  // namespace happened
@@ -224,7 +230,7 @@ using SupervisionEvent =
                  happened::HangingPlacesRead, happened::ViewChanged, happened::RendezvousLost,
                  happened::DecisionDue>;
 
-/// The actions. An answer, where there is one, is the next event.
+/// Actions. If an action has an answer, that is the next event.
 namespace action {
 
 /// Answer: WorkerStarted. `local_rank`: -1 for a standby worker.
@@ -232,8 +238,8 @@ struct StartWorker {
   WorkerId worker = 0;
   int local_rank = 0;
 };
-/// Answer: PlaceNotRead, if so. `is_first`: of a standby worker, which gets the memory file that
-/// the launcher keeps, too.
+/// Answer: PlaceNotRead, if the worker does not read it. `is_first`: for a standby worker, which is
+/// also sent the memory file that the launcher keeps.
 struct SendPlace {
   WorkerId worker = 0;
   int local_rank = 0;
@@ -243,35 +249,37 @@ struct SendLeaveGroup {
   WorkerId worker = 0;
   std::uint64_t generation = 0;
 };
-/// To its process alone.
+/// Signals the worker's process.
 struct SignalWorker : WorkerAndSignal {};
-/// To all that it started, too.
+/// Signals the worker and all processes that it started.
 struct SignalGroup : WorkerAndSignal {};
-/// To all groups but those of the workers in `spared`; stopped processes are continued, to take it.
+/// Signals all groups except those of the workers in `spared`, and continues stopped processes so
+/// that they receive it.
 struct SignalAll {
   int signal = 0;
   std::set<WorkerId> spared{};
 };
 /// Answer: SignalFateRead.
 struct ReadSignalFate : WorkerAndSignal {};
-/// Reads the stacks of these workers and reports who is late. Answer: HangExplained.
+/// Reads the stacks of these workers and reports which rank is late. Answer: HangExplained.
 struct ExplainHang {
   std::vector<WorkerId> workers{};
   std::optional<AwaitedCall> awaited{};
 };
-/// Of all at once, as the launcher waits for it. Answer: HangingPlacesRead.
+/// Reads the stacks of these workers at the same time, because the launcher waits for them. Answer:
+/// HangingPlacesRead.
 struct ReadHangingPlaces {
   std::vector<WorkerId> workers{};
 };
-/// It waits half a second for its stack to be read, and need not any longer.
+/// The worker waits half a second for its stack to be read; it need not wait longer.
 struct ReleaseWaitingWorker {
   WorkerId worker = 0;
 };
-/// Its end counts in this generation: to be reported at once.
+/// The end of a worker of this generation: report it at once.
 struct ReportEnd {
   WorkerExit exit{};
 };
-/// For the status of the job.
+/// The end of any worker, for the job's status.
 struct ShowEnd {
   WorkerExit exit{};
 };
@@ -279,16 +287,18 @@ struct ShowEnd {
 struct EndGeneration {
   GenerationOutcome outcome{};
 };
-/// Asks for the next generation. Answer: GenerationReady, once it is ready. `kept`: the local ranks
-/// of workers that get a place in it; of the others `standbys` are ready.
+/// Requests the next generation. Answer: GenerationReady, when it is ready. `kept`: local ranks of
+/// the workers that keep their state; `standbys`: number of ready standby workers for the other
+/// ranks.
 struct AskForGeneration {
   std::set<int> kept{};
   int standbys = 0;
 };
+/// Prints a line on the console.
 struct Say {
   std::string text{};
 };
-/// Nothing is left to supervise, but for the workers that could not be killed: outcome.stuck.
+/// Nothing is left to supervise, except workers that could not be killed: outcome.stuck.
 struct Finish {};
 
 }  // namespace action
@@ -300,12 +310,12 @@ using SupervisionAction =
                  action::ReleaseWaitingWorker, action::ReportEnd, action::ShowEnd,
                  action::EndGeneration, action::AskForGeneration, action::Say, action::Finish>;
 
-/// Changes the state and returns the actions to carry out, in order, before the next event that is
-/// no answer.
+/// Applies an event to the state. Returns the actions to execute, in order, before the next event
+/// that is no answer.
 std::vector<SupervisionAction> step(SupervisionState& state, const SupervisionEvent& event,
                                     SupervisionState::Time now);
 
-/// When DecisionDue is to come at the latest, though nothing happens. Nothing: no deadline.
+/// When DecisionDue is needed at the latest, without another event. Empty: no deadline.
 std::optional<SupervisionState::Time> next_deadline(const SupervisionState& state,
                                                     SupervisionState::Time now);
 

@@ -12,10 +12,10 @@
 namespace lockstep::inline internal {
 
 inline constexpr int kMostFailedStandbys = 3;
-// For a worker that is asked to leave its group, and for one that is in a collective and leaves it
-// by itself, on a machine that may be busy.
+// Time for a worker to leave its group, when asked or when it is in a collective and leaves by
+// itself, on a machine that may be busy.
 inline constexpr std::chrono::milliseconds kTimeToLeave{500};
-// A worker between generations whose connection is closed is ending, for which it has that time.
+// Time for a worker between generations to end after its connection closed.
 inline constexpr std::chrono::milliseconds kTimeToEnd{10'000};
 
 inline bool has_passed(const std::optional<SupervisionState::Time>& time,
@@ -33,7 +33,8 @@ inline bool any_done(const SupervisionState& state) {
       state, [](const SupervisedWorker& worker) { return worker.state == WorkerState::kDone; });
 }
 
-/// One step of the supervision. Its functions are in the files that they are named for here.
+/// One step of the supervision. Its functions are in supervision.cpp and the supervision_*.cpp
+/// files.
 class SupervisionStep {
  public:
   using Time = SupervisionState::Time;
@@ -121,8 +122,8 @@ class SupervisionStep {
   SupervisionState& state_;
   const Time now_;
   std::vector<SupervisionAction> actions_;
-  std::vector<WorkerId> hanging_;     ///< that kill_hanging() kills
-  std::vector<WorkerId> looked_for_;  ///< whose stacks it reads before
+  std::vector<WorkerId> hanging_;     ///< workers that kill_hanging() kills
+  std::vector<WorkerId> looked_for_;  ///< those whose stacks it reads first
 };
 
 }  // namespace lockstep::inline internal

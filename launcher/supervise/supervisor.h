@@ -25,21 +25,22 @@
 
 namespace lockstep::inline internal {
 
-/// The agent of this machine, as its supervisor reports to it.
+/// The supervisor's interface to this machine's agent.
 class SupervisingAgent {
  public:
   virtual ~SupervisingAgent() = default;
   virtual void workers_started() = 0;
   virtual void worker_failed(const WorkerExit& exit) = 0;
-  /// The generation cannot continue, and workers of this machine wait for the next.
+  /// The generation cannot continue; workers of this machine wait for the next.
   virtual void generation_is_over(const GenerationOutcome& outcome) = 0;
-  /// Takes part in the next generation; called until it is there. `kept`: the local ranks of those
-  /// workers. Errors: as JobRendezvous::wait(), SystemError.
+  /// Joins the next generation; called until it returns one. `kept`: local ranks of the workers
+  /// that wait.
+  /// Errors: those of JobRendezvous::wait(); SystemError.
   virtual std::optional<Generation> next_generation(const std::set<int>& kept) = 0;
 };
 
-/// What the supervisor of a machine works with.
-/// `signals` must deliver SIGCHLD beside those that stop the job and its notify_signals.
+/// Objects that a Supervisor uses. `signals` must deliver SIGCHLD, the signals that stop the job,
+/// and its notify_signals.
 struct SupervisorParts {
   JobRendezvous& rendezvous;
   SignalFd& signals;
@@ -49,10 +50,10 @@ struct SupervisorParts {
   SupervisingAgent& agent;
 };
 
-/// Runs the workers of this machine to their end, through one generation or, where they keep their
-/// state, several. It turns what happens into events of SupervisionState and carries its actions
-/// out: what is decided is there, and in docs/supervision.md.
-/// Threads: the launcher's only one, which reading the stacks of workers that hang delays by 1.5 s
+/// Runs the workers of this machine to their end, through one generation or, if they keep their
+/// state, several. It produces the events of SupervisionState and executes its actions; the
+/// decisions are in supervision.h and docs/supervision.md.
+/// Threads: the launcher's only thread. Reading the stacks of workers that hang delays it by 1.5 s
 /// at most. It reaps every child of the process.
 /// Lifetime: the destructor kills all workers that still run.
 class Supervisor {
@@ -62,7 +63,7 @@ class Supervisor {
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
-  /// The outcome is that of the last generation.
+  /// Returns the outcome of the last generation.
   /// Errors: those of JobRendezvous::wait(), once the workers have been stopped; those of
   /// spawn_process(), WorkerSetup and SupervisingAgent, after which the destructor kills the
   /// workers.
@@ -108,7 +109,7 @@ class Supervisor {
   void carry_out(const action::Say& words);
   void carry_out(const action::Finish&) {}
 
-  /// Where these workers are, in their order.
+  /// Where these workers are, in the given order.
   std::vector<RankPlace> read_places(const std::vector<WorkerId>& workers) const;
   void read_python_stacks(const std::vector<WorkerId>& workers,
                           std::vector<RankPlace>& ranks) const;
@@ -124,11 +125,12 @@ class Supervisor {
   std::optional<ForkServer> fork_server_;
   int lost_fork_servers_ = 0;
   WakeSet news_;
-  /// Of crashes in generations that other workers outlived.
+  /// Crashes in generations that other workers survived.
   std::list<CrashNaming> namings_;
-  /// Those with all names that are not yet said: the report of the job's failure may say one.
+  /// Those with all names that have not been printed: the report of the job's failure may print
+  /// one.
   std::list<CrashNaming> named_;
-  /// What is thrown once the workers have ended.
+  /// Rethrown once the workers have ended.
   std::exception_ptr rendezvous_error_;
 };
 

@@ -11,7 +11,7 @@
 
 namespace lockstep::inline internal {
 
-/// Time that passes only when nothing is left to do: calls are made in order of their time.
+/// Simulated time: runs calls in order of their time, and jumps from one to the next.
 class VirtualClock {
  public:
   using Time = SupervisionState::Time;
@@ -23,7 +23,7 @@ class VirtualClock {
   void at(Time time, std::function<void()> call) {
     after(std::chrono::duration_cast<std::chrono::microseconds>(time - now_), std::move(call));
   }
-  /// Makes the next call. False: there is none, or it is later than `end`.
+  /// Runs the next call. Returns false if there is none before or at `end`.
   bool run_next(Time end) {
     if (calls_.empty() || calls_.top().time > end) return false;
     const Call call = calls_.top();

@@ -12,39 +12,39 @@
 
 namespace lockstep::inline internal {
 
-/// The number by which torchrun calls a generation, in TORCHELASTIC_RESTART_COUNT and in the names
-/// of log folders: from 0.
+/// torchrun's number of a generation, from 0, as in TORCHELASTIC_RESTART_COUNT and in names of log
+/// folders.
 inline int torchrun_attempt(std::uint64_t generation) {
   return static_cast<int>(generation) - 1;
 }
 
-/// What a worker's environment depends on beside the options.
+/// Inputs of a worker's environment besides the options.
 struct GenerationFacts {
   std::uint64_t generation = 1;
-  /// Where the workers of this machine stand, and where the job's store is.
+  /// Ranks of this machine's workers, and the address of the job's store.
   NodePlacement placement{};
   /// The store's socket, which rank 0 inherits.
   std::optional<int> store_listen_fd{};
-  /// Of how many processors the workers of this machine have the time.
+  /// Number of processors whose time this machine's workers may use.
   int allowed_cpus = 1;
-  /// That is less than there are processors to run on: a control group limits it.
+  /// A control group limits the time to less than all processors that they may run on.
   bool limited_time = false;
-  /// The processors of each worker, by local rank; empty: all processors.
+  /// Processors of each worker, by local rank; empty: all processors.
   BindingPlan processors{};
-  /// By which all processes of the job are found; empty: none.
+  /// The job's mark, by which all its processes are found; empty: none.
   std::string job_mark{};
 };
 
 /// NAME=value lines, as in environ.
 using Environment = std::vector<std::string>;
 
-/// Whether workers may differ in this line NAME=value though one is forked from what another has
-/// loaded (lockstep/os/process/fork_server.h): no library reads the variable while it is loaded.
+/// Whether this line NAME=value may differ between a worker and another that is forked from it
+/// (lockstep/os/process/fork_server.h): no library reads the variable while it is loaded.
 bool is_of_one_worker(std::string_view line);
 
-/// The environment of one worker: what the launcher has, with torchrun's variables set.
-/// OMP_NUM_THREADS is set where it was not, to this worker's share of the processors; not for a
-/// single worker that has the time of all, which finds their number itself.
+/// The environment of one worker: the launcher's, with torchrun's variables. Sets OMP_NUM_THREADS,
+/// unless it is set, to this worker's share of the processors; not for a single worker with the
+/// time of all processors, because OpenMP finds their number.
 Environment worker_environment(const LaunchOptions& options, const GenerationFacts& facts,
                                int local_rank, const std::string& error_file,
                                const Environment& inherited);

@@ -25,27 +25,27 @@
 
 namespace lockstep::inline internal {
 
-/// What all generations of a job have in common on this machine.
+/// What all generations of a job share on this machine.
 struct JobOnThisMachine {
   const LaunchOptions& options;
   /// The file that workers execute.
   std::string executable;
   Environment inherited_environment;
-  /// Of the prefix of each line of a worker on the console.
+  /// Pattern of the prefix of a worker's lines on the console.
   std::string line_pattern;
-  /// The processors of each worker, by local rank; empty: all processors.
+  /// Processors of each worker, by local rank; empty: all processors.
   BindingPlan processors;
   std::filesystem::path directory;
   std::string job_mark;
-  /// That workers are started in, as SpawnOptions has it.
+  /// Control group in which workers are started; see SpawnOptions.
   int control_group = -1;
-  /// A copy of the training's state, of programs that leave one with the launcher.
+  /// Copy of the training state, for programs that leave one with the launcher.
   UniqueFd state_memory{};
-  /// How far the training has come at least, as workers that have ended say; 0: no step.
+  /// Number of completed steps at least, as ended workers reported; 0: none.
   std::int64_t steps_made = 0;
 };
 
-/// A generation of a job as this machine takes part in it.
+/// A generation of a job on this machine.
 struct Generation {
   std::uint64_t number = 0;
   NodePlacement placement{};
@@ -53,34 +53,34 @@ struct Generation {
   UniqueFd store{};
 };
 
-/// A worker that is about to be started or to get a rank.
+/// A worker that will be started or get a rank.
 struct WorkerPlan {
   int rank = 0;
   int local_rank = 0;
-  /// Of its logs and its error file.
+  /// Directory of its logs and its error file.
   std::filesystem::path directory{};
   SpawnOptions spawn{};
-  /// What one that runs already is sent instead.
+  /// Message to a worker that already runs.
   Place place{};
   int place_fd = -1;
   bool has_streams = false;
 };
 
-/// What workers are started with and leave behind on this machine: environments, streams, logs,
-/// error files and the socket of the job's store, through one generation or, where workers keep
-/// their state, several.
-/// Lifetime: the job and the log of events must outlive it.
-/// Errors: SystemError when logs cannot be written.
+/// Prepares what this machine's workers are started with, and collects what they leave:
+/// environments, streams, logs, error files, and the socket of the job's store. Through one
+/// generation or, if workers keep their state, several.
+/// Lifetime: the job and the event log must outlive it.
+/// Errors: SystemError if logs cannot be written.
 class WorkerSetup {
  public:
   WorkerSetup(JobOnThisMachine& job, EventLog& events);
 
-  /// The workers of a generation by local rank. Those in `kept`, and of the others the first
-  /// `standbys`, run already.
+  /// The workers of a generation, by local rank. Those in `kept` already run, and so do the first
+  /// `standbys` of the others.
   std::vector<WorkerPlan> begin(Generation generation, const std::set<int>& kept, int standbys);
   /// A standby worker, which has no rank yet.
   WorkerPlan standby();
-  /// A worker of begin(); streams are opened for one that ran and is replaced all the same.
+  /// Opens streams for a worker of begin() that ran and must be replaced.
   WorkerPlan with_streams(WorkerPlan plan);
   /// No worker needs the generation's store any more.
   void end_generation() { store_.reset(); }
@@ -89,11 +89,11 @@ class WorkerSetup {
   /// Adds the error that the worker left, and whether memory was short.
   void read_error(WorkerExit& exit) const;
   void ended(const WorkerExit& exit);
-  /// A copy of the training's state that outlives all workers.
+  /// Keeps a copy of the training state, which survives all workers.
   void keep_memory(UniqueFd memory) { job_.state_memory = std::move(memory); }
-  /// So many steps had been made when a worker ended.
+  /// Records the number of completed steps when a worker ended.
   void made_steps(std::int64_t steps) { job_.steps_made = std::max(job_.steps_made, steps); }
-  /// Shows the rest of the workers' output; signals that stop the job end that.
+  /// Shows the rest of the workers' output; a signal that stops the job ends that.
   void finish_output(GenerationOutcome& outcome, JobRendezvous& rendezvous, SignalFd& signals);
 
  private:
@@ -106,9 +106,9 @@ class WorkerSetup {
   EventLog& events_;
   GenerationFacts facts_;
   UniqueFd store_;
-  /// Streams of the workers that are about to be started.
+  /// Streams of the workers that will be started.
   std::vector<WorkerStreams> streams_;
-  /// Output on the console of workers that were started together.
+  /// Console output of workers that were started together.
   struct Shown {
     LogTail tail;
     std::set<std::filesystem::path> running;
