@@ -7,22 +7,26 @@
 
 namespace lockstep::inline internal {
 
-/// Opens a file to append lines, and makes it if need be. A last line that is cut off, as of a
-/// process that was killed or a full disk, is dropped. Invalid, with errno: it cannot be opened.
+/// Opens a file to append lines; creates it if needed. Removes an incomplete last line, left by a
+/// killed process or a full disk. Invalid, with errno, if the file cannot be opened.
 UniqueFd open_to_append_lines(const std::filesystem::path& path);
 
-/// A file to which several runs of a program append lines. Threads: one at a time.
+/// A file to which successive runs of a program append lines.
+/// Threads: one at a time.
 class LineLog {
  public:
+  /// Texts for errors.
   struct Words {
-    std::string what;       ///< is done to the file: "write metrics to"
-    std::string when_full;  ///< what then helps: "make room"
+    std::string what;       ///< the operation: "write metrics to"
+    std::string when_full;  ///< advice if the disk is full: "make room"
   };
 
-  /// Makes the file's folder if need be. Errors: SystemError.
+  /// Creates the file's folder if needed.
+  /// Errors: SystemError.
   LineLog(std::filesystem::path path, Words words);
 
-  /// In one write. `line` has its end. Errors: SystemError (disk full).
+  /// Appends a line, which includes its newline, in one write.
+  /// Errors: SystemError (disk full).
   void append(const std::string& line);
 
  private:

@@ -8,14 +8,14 @@
 
 namespace lockstep::inline internal {
 
-/// Writes a file so that its path holds the old content or the new, whole, whatever happens: the
-/// bytes go to a temporary file in the same directory, which commit() flushes to disk and renames.
-/// The temporary is locked (flock) while its writer lives. One whose writer was killed is not, and
-/// the next AtomicFile in that directory removes it.
-/// Threads: one at a time; any number of AtomicFiles, of any processes, may share a directory.
-/// Lifetime: destroyed before commit(), it removes the temporary and leaves the path as it was.
-/// Errors: SystemError naming the path, and for a write the bytes and the offset: disk full, quota,
-/// no permission. After one, nothing but destruction works.
+/// Replaces a file atomically: its path has either the old or the whole new content. Bytes go to a
+/// temporary file in the same directory; commit() flushes it to disk and renames it. The writer
+/// holds a lock (flock) on the temporary. If the writer is killed, the next AtomicFile in that
+/// directory removes it.
+/// Threads: one at a time; AtomicFiles of any processes may share a directory.
+/// Lifetime: without commit() the destructor removes the temporary and leaves the path unchanged.
+/// Errors: SystemError with the path, and for a write the number of bytes and the offset: disk
+/// full, quota, no permission. After an error only destroy it.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);
@@ -30,12 +30,12 @@ class AtomicFile {
 
  private:
   std::filesystem::path path_;
-  std::filesystem::path temporary_path_;  ///< Empty once there is none.
+  std::filesystem::path temporary_path_;  ///< Empty: there is none.
   UniqueFd fd_;
   std::uint64_t written_bytes_ = 0;
 };
 
-/// Returns when the names in the directory are on disk, where its file system offers that.
+/// Returns when the directory's entries are on disk, if its file system supports that.
 /// Errors: SystemError.
 void sync_directory(const std::filesystem::path& directory);
 

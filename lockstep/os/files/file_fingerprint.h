@@ -4,12 +4,12 @@
 
 namespace lockstep::inline internal {
 
-/// The same for files of the same content, and nobody means to deceive; empty for one that cannot
-/// be read, or is empty.
+/// Equal for files of equal content; not secure against an attacker. Empty for a file that cannot
+/// be read or is empty.
 std::string file_fingerprint(const std::string& path);
 
-/// As that, of the file's length, beginning and end alone, where linkers put the number of a build:
-/// takes no time whatever the length.
+/// Like file_fingerprint, of the file's length, start and end only, where linkers write the build
+/// id: its time does not depend on the length.
 std::string quick_fingerprint(const std::string& path);
 
 }  // namespace lockstep::inline internal

@@ -9,24 +9,25 @@
 
 namespace lockstep::inline internal {
 
+/// The two ends of a pipe.
 struct Pipe {
   UniqueFd read_end;
   UniqueFd write_end;
 };
 
-/// A pipe whose ends are closed in programs that this one executes. Errors: SystemError.
+/// Creates a pipe that is closed on exec.
+/// Errors: SystemError.
 Pipe make_pipe();
 
-/// Writes text to a descriptor that somebody may read slowly or not at all: gives up at the
-/// deadline, or when the reader is gone (where SIGPIPE is ignored). True when all was written.
+/// Writes text to a descriptor whose reader may be slow. Stops at the deadline, or when the reader
+/// is gone (if SIGPIPE is ignored). Returns whether all was written.
 bool write_all(int fd, std::string_view text, Deadline deadline) noexcept;
 
-/// Of what comes from a descriptor, the first so many bytes are kept.
+/// Number of bytes that read_to_end() keeps.
 inline constexpr std::size_t kMostBytesToEnd = std::size_t{64} << 20;
 
-/// All that comes from a descriptor until its writers are gone; at the deadline, what has come by
-/// then. Errors of reading end it like the writers' end. What comes beyond kMostBytesToEnd is read,
-/// so that a writer does not wait, and thrown away.
+/// Reads until all writers have closed the descriptor, a read fails, or the deadline expires. Reads
+/// bytes beyond kMostBytesToEnd too, so the writer does not block, and discards them.
 std::string read_to_end(int fd, Deadline deadline);
 
 }  // namespace lockstep::inline internal

@@ -10,23 +10,25 @@
 
 namespace lockstep::inline internal {
 
-/// A regular file opened for reading at any offset. It stays the same file when its path is
-/// renamed over or removed.
-/// Threads: any may read. Errors: SystemError naming the path; UsageError when the path is no
-/// regular file.
+/// A regular file, open for reading at any offset. It stays the same file when its path is replaced
+/// or removed.
+/// Threads: any may read.
+/// Errors: SystemError with the path; UsageError if the path is no regular file.
 class ReadableFile {
  public:
   explicit ReadableFile(std::filesystem::path path);
 
   const std::filesystem::path& path() const { return path_; }
-  /// When it was opened.
+  /// Size when it was opened.
   std::uint64_t size_bytes() const { return size_bytes_; }
-  /// These bytes of it, as a file of their own: a file in a file. They must lie within it.
+  /// A range of this file as a ReadableFile of its own. The range must be within the file.
   ReadableFile part(std::uint64_t offset, std::uint64_t bytes) const;
 
-  /// Fills `target` with `bytes` bytes from `offset`. Errors: CorruptFile when the file ends first.
+  /// Reads `bytes` bytes at `offset` into `target`.
+  /// Errors: CorruptFile if the file ends first.
   void read(std::uint64_t offset, void* target, std::size_t bytes) const;
-  /// The whole file, size_bytes() of it. Errors: as read().
+  /// The whole file, size_bytes() long.
+  /// Errors: as read().
   std::string text() const;
 
  private:

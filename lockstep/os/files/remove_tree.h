@@ -5,11 +5,11 @@
 
 namespace lockstep::inline internal {
 
-/// Removes a file, or a directory with all it holds; symbolic links are not followed. What is not
-/// there, or is removed by another process meanwhile, is no error.
-/// `error`: the first that occurred, which ends the removal.
-/// std::filesystem::remove_all is of no use in a program with LibTorch: libtorch.so of the CUDA
-/// wheels of 2.11 exports a copy of it that calls address 0.
+/// Removes a file, or a directory with its content; does not follow symbolic links. Missing files,
+/// also those that another process removes meanwhile, are no error. `error`: the first error, which
+/// ends the removal.
+/// It replaces std::filesystem::remove_all, because libtorch.so of the CUDA wheels of 2.11 exports
+/// a copy of that function that calls address 0.
 void remove_tree(const std::filesystem::path& path, std::error_code& error);
 
 }  // namespace lockstep::inline internal

@@ -5,12 +5,13 @@
 
 namespace lockstep::inline internal {
 
-/// Where temporary files go: TMPDIR, else /tmp. Errors: SystemError when it is not there.
+/// Folder for temporary files: TMPDIR, else /tmp.
+/// Errors: SystemError if it does not exist.
 std::filesystem::path temporary_folder();
 
 /// A new directory that only this user can enter, "<parent>/<prefix><random>".
-/// Lifetime: removed with all it holds by the destructor, unless keep() was called.
-/// Errors: SystemError when it cannot be made.
+/// Lifetime: the destructor removes it with its content, unless keep() was called.
+/// Errors: SystemError if it cannot be created.
 class TemporaryDirectory {
  public:
   TemporaryDirectory(const std::filesystem::path& parent, const std::string& prefix);

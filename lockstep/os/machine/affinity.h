@@ -6,7 +6,7 @@
 
 namespace lockstep::inline internal {
 
-/// Processors, as the kernel takes them.
+/// A set of processors, in the kernel's format.
 class CpuSet {
  public:
   CpuSet();
@@ -16,10 +16,10 @@ class CpuSet {
   ~CpuSet() { CPU_FREE(set_); }
 
   void add(int cpu);
-  /// Makes it that of the calling thread. False when the system does not tell.
+  /// Sets it to the calling thread's processors. Returns false if the system does not report them.
   bool read();
-  /// Keeps the calling thread, and those it starts from now on, on these processors. False, with
-  /// errno, when the system refuses. Safe between fork and exec.
+  /// Binds the calling thread, and threads that it starts later, to these processors. Returns
+  /// false, with errno, if the system refuses. Safe between fork and exec.
   bool apply() const;
   std::vector<int> cpus() const;
 
@@ -27,12 +27,13 @@ class CpuSet {
   cpu_set_t* set_;
 };
 
-/// Numbers of the processors that the calling thread may run on, ascending; empty when the system
-/// does not tell.
+/// Processors that the calling thread may run on, ascending; empty if the system does not report
+/// them.
 std::vector<int> allowed_cpus();
 
-/// Keeps the calling thread on one processor while it lives; the destructor gives it back the ones
-/// it had. Threads: made and destroyed by the same thread.
+/// Binds the calling thread to one processor while it lives; the destructor restores the processors
+/// before.
+/// Threads: created and destroyed by the same thread.
 class PinnedToCpu {
  public:
   explicit PinnedToCpu(int cpu);
@@ -40,7 +41,7 @@ class PinnedToCpu {
   PinnedToCpu(const PinnedToCpu&) = delete;
   PinnedToCpu& operator=(const PinnedToCpu&) = delete;
 
-  /// False when the system refused: the processor does not exist, or is outside of the cpuset.
+  /// False if the system refused: the processor does not exist or is outside the cpuset.
   bool pinned() const { return pinned_; }
 
  private:
@@ -48,7 +49,7 @@ class PinnedToCpu {
   bool pinned_ = false;
 };
 
-/// Keeps the calling thread, and those it starts from now on, on one processor. Returns false when
+/// Binds the calling thread, and threads that it starts later, to one processor. Returns false if
 /// the system refuses.
 bool pin_to_cpu(int cpu);
 

@@ -7,27 +7,27 @@
 
 namespace lockstep::inline internal {
 
-/// Where one processor (a hardware thread) stands in its machine.
+/// Position of a processor (a hardware thread) in its machine.
 struct CpuPlace {
   int cpu = 0;
   int node = 0;
   int package = 0;
-  /// The lowest processor of the same physical core.
+  /// Lowest processor of the same physical core.
   int core = 0;
-  /// The lowest processor that shares its last-level cache.
+  /// Lowest processor that shares its last-level cache.
   int cache = 0;
 
   friend bool operator==(const CpuPlace&, const CpuPlace&) = default;
 };
 
-/// The places of processors, in the order given. What the system does not tell (containers hide
-/// it) is taken as the simplest machine: one node, one package, a core for each processor, one
-/// cache for each package. `root` stands for "/".
+/// Positions of processors, in the given order. For what the system does not report (in containers)
+/// it assumes one node, one package, one core per processor, one cache per package. `root` replaces
+/// "/" in tests.
 std::vector<CpuPlace> read_cpu_places(const std::vector<int>& cpus,
                                       const std::filesystem::path& root = "/");
 
-/// Numbers of processors as the kernel writes them: "0-2,4". Ascending, without repetition. What is
-/// no number or range is passed over.
+/// Parses the kernel's list of processors, "0-2,4", into ascending unique numbers. Ignores what is
+/// no number or range.
 std::vector<int> parse_cpu_list(std::string_view text);
 
 }  // namespace lockstep::inline internal

@@ -7,20 +7,19 @@
 
 namespace lockstep::inline internal {
 
-/// An NVIDIA device, as its driver shows it.
+/// An NVIDIA device, as its driver reports it.
 struct GpuPlace {
   std::string uuid{};
-  /// The NUMA node that it is nearest to.
+  /// Nearest NUMA node.
   int node = 0;
 };
 
-/// The devices of this machine in the order of their PCI addresses: CUDA's, where all are of one
-/// kind. `root` stands for "/".
+/// Devices of this machine in order of PCI addresses, which is CUDA's order if all are of one kind.
+/// `root` replaces "/" in tests.
 std::vector<GpuPlace> read_gpu_places(const std::filesystem::path& root = "/");
 
-/// The NUMA nodes of the devices that a program sees, in its order. `visible` is what
-/// CUDA_VISIBLE_DEVICES says, if it is set: numbers or uuids; as in CUDA, what follows an entry
-/// that stands for no device is not seen.
+/// NUMA nodes of the devices that a program sees, in its order. `visible`: CUDA_VISIBLE_DEVICES, if
+/// set: numbers or uuids; as in CUDA, entries after an invalid one are ignored.
 std::vector<int> visible_gpu_nodes(const std::vector<GpuPlace>& gpus,
                                    const std::optional<std::string>& visible);
 

@@ -10,12 +10,12 @@
 
 namespace lockstep {
 
-/// A test in a made-up system: a folder that stands for "/".
+/// Fixture of a test with a folder in place of "/".
 class SystemRootTest : public testing::Test {
  protected:
   const std::filesystem::path& root() const { return directory_.path(); }
 
-  /// `file` is below the root, as in "proc/self/cgroup".
+  /// Writes a file below the root, such as "proc/self/cgroup".
   void write(const std::string& file, const std::string& text) const {
     const std::filesystem::path path = root() / file;
     std::filesystem::create_directories(path.parent_path());

@@ -4,8 +4,8 @@
 
 namespace lockstep::inline internal {
 
-/// Columns of the terminal that `fd` writes to; nothing when it writes elsewhere. A terminal that
-/// does not tell its size counts as the classic 80.
+/// Columns of the terminal that `fd` writes to; empty if it is no terminal. 80 for a terminal that
+/// does not report its size.
 std::optional<int> terminal_columns(int fd);
 
 }  // namespace lockstep::inline internal

@@ -2,14 +2,16 @@
 
 namespace lockstep::inline internal {
 
-/// From now on the C library keeps what this process frees for its next allocations, instead of
-/// handing it back to the system, which would clear it page by page when the next step wants it:
-/// all blocks below 32 MB, without limit in sum (mallopt(3): M_TRIM_THRESHOLD, M_MMAP_THRESHOLD).
-/// Returns false and changes nothing where the environment tells malloc what to do (MALLOC_…_,
-/// GLIBC_TUNABLES); false too where the allocator cannot be told. Threads: any.
+/// From now on the C library keeps freed blocks below 32 MB for this process's next allocations,
+/// without limit in total (mallopt(3): M_TRIM_THRESHOLD, M_MMAP_THRESHOLD). By default it returns
+/// them to the system, which clears each page again for the next step.
+/// Returns false and changes nothing if the environment configures malloc (MALLOC_…_,
+/// GLIBC_TUNABLES), or if the allocator has no such setting.
+/// Threads: any.
 bool keep_freed_memory();
 
-/// Hands what is kept so far back to the system. Threads: any.
+/// Returns the kept memory to the system.
+/// Threads: any.
 void release_freed_memory();
 
 }  // namespace lockstep::inline internal

@@ -12,8 +12,8 @@
 
 namespace lockstep::inline internal {
 
-/// Sleeps while `word` holds `value`: until wake_all, the timeout, or for no reason at all; the
-/// caller looks again. The word may lie in memory shared between processes.
+/// Sleeps while `word` has `value`, until futex_wake_all, the timeout, or a spurious wake-up; the
+/// caller checks again. The word may be in memory shared between processes.
 inline void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value,
                        std::chrono::nanoseconds timeout) noexcept {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout);
@@ -22,7 +22,7 @@ inline void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value,
   ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &limit, nullptr, 0);
 }
 
-/// Wakes everybody who sleeps on `word`.
+/// Wakes all threads that sleep on `word`.
 inline void futex_wake_all(std::atomic<std::uint32_t>& word) noexcept {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }

@@ -8,23 +8,25 @@
 
 namespace lockstep::inline internal {
 
-/// A file of `bytes` bytes that lives in memory alone and has no name: it is gone with the last
-/// process that holds it open or mapped, however that ends. It takes memory where it is populated,
-/// not before, and none of /dev/shm, which containers keep small. `name` shows in /proc.
+/// Creates an unnamed file in memory (memfd), which exists while a process has it open or mapped.
+/// It uses memory only when populated, and none of /dev/shm, which is small in containers. `name`
+/// is shown in /proc.
 /// Errors: SystemError.
 UniqueFd make_memory_file(const char* name, std::uint64_t bytes);
 
-/// The size of such a file; nothing where `fd` is none. Errors: none.
+/// Size of such a file; empty if `fd` is none.
+/// Errors: none.
 std::optional<std::uint64_t> memory_file_bytes(int fd) noexcept;
 
-/// A part of a file in the address space of this process, readable and writable, shared with all
-/// that map it too; not inherited by forked processes and left out of core files.
-/// Lifetime: unmapped by the destructor. Errors: SystemError.
+/// A mapped range of a file, readable and writable, shared with all processes that map it. Forked
+/// processes do not inherit it; core files do not contain it.
+/// Lifetime: the destructor unmaps it.
+/// Errors: SystemError.
 class SharedMapping {
  public:
   SharedMapping() = default;
   SharedMapping(int fd, std::uint64_t bytes) : SharedMapping(fd, 0, bytes) {}
-  /// From `offset` of the file, a multiple of the page size, on.
+  /// From `offset` on, a multiple of the page size.
   SharedMapping(int fd, std::uint64_t offset, std::uint64_t bytes);
   SharedMapping(SharedMapping&& other) noexcept;
   SharedMapping& operator=(SharedMapping&& other) noexcept;
@@ -33,12 +35,13 @@ class SharedMapping {
   std::byte* data() const { return data_; }
   std::uint64_t bytes() const { return bytes_; }
 
-  /// Gives the range memory now, so that the lack of it is an error here and no SIGBUS later.
-  /// `offset`: from data(). Rounded outwards to whole pages. Errors: SystemError when there is not
-  /// enough.
+  /// Allocates memory for the range now, so that a lack of memory is an error here and not a SIGBUS
+  /// later. `offset`: from data(). Rounded outwards to whole pages.
+  /// Errors: SystemError if there is not enough.
   void populate(std::uint64_t offset, std::uint64_t bytes) const;
 
-  /// Before memory is taken: huge pages where the system gives them to shared memory that asks.
+  /// Requests huge pages, if the system gives them to shared memory on request. Call it before
+  /// memory is allocated.
   void prefer_huge_pages() const noexcept;
 
  private:

@@ -11,19 +11,20 @@
 
 namespace lockstep::inline internal {
 
-/// Hands out a mapping of a memory file in blocks, for what other processes read where it lies.
-/// Freed memory is used again, best fit first; it goes back to the system with the file.
-/// Threads: any. Errors: SystemError when memory is short.
+/// Allocates blocks of a mapped memory file, for data that other processes read in place. Reuses
+/// freed memory, best fit first; it returns to the system with the file.
+/// Threads: any.
+/// Errors: SystemError if memory is short.
 class MemoryHeap {
  public:
-  /// `begin`: what offset_of() says of the first byte.
+  /// `begin`: offset_of() the first byte.
   MemoryHeap(std::shared_ptr<const SharedMapping> memory, std::uint64_t begin);
 
-  /// Aligned to pages when larger than one, else to a cache line; never null.
+  /// Aligned to a page if larger than one, else to a cache line. Never null.
   std::byte* allocate(std::uint64_t bytes);
   void free(std::byte* block) noexcept;
 
-  /// Where [data, data + bytes) lies, if it lies in this heap.
+  /// Offset of [data, data + bytes); empty if it is not in this heap.
   std::optional<std::uint64_t> offset_of(const void* data, std::uint64_t bytes) const;
 
  private:
@@ -32,8 +33,8 @@ class MemoryHeap {
   const std::shared_ptr<const SharedMapping> memory_;
   const std::uint64_t begin_;
   Mutex mutex_;
-  // Offsets from the first byte.
-  /// Offset to bytes; never two adjacent.
+  // Offsets are from the first byte.
+  /// Offset to bytes; adjacent blocks are merged.
   std::map<std::uint64_t, std::uint64_t> free_ LOCKSTEP_GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::uint64_t> used_ LOCKSTEP_GUARDED_BY(mutex_);
   std::uint64_t populated_end_ LOCKSTEP_GUARDED_BY(mutex_) = 0;

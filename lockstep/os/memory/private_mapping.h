@@ -8,11 +8,10 @@
 
 namespace lockstep::inline internal {
 
-/// A file in the address space of this process, readable and writable, copied on write: a page
-/// shows what others write to the file until this process writes to it; from then on the page is
-/// this process's own.
+/// A mapped file, readable and writable, copied on write: a page shows what others write to the
+/// file until this process writes to it; then the page is private to this process.
 /// Threads: any.
-/// Lifetime: unmapped by the destructor.
+/// Lifetime: the destructor unmaps it.
 /// Errors: SystemError.
 class PrivateMapping {
  public:
@@ -21,8 +20,8 @@ class PrivateMapping {
     std::uint64_t end = 0;
   };
 
-  /// Of a memory file (make_memory_file). Errors: SystemError, also where /proc/self/pagemap cannot
-  /// be read.
+  /// Maps a memory file (make_memory_file).
+  /// Errors: SystemError, also if /proc/self/pagemap cannot be read.
   PrivateMapping(int fd, std::uint64_t bytes);
   PrivateMapping(const PrivateMapping&) = delete;
   PrivateMapping& operator=(const PrivateMapping&) = delete;
@@ -31,13 +30,13 @@ class PrivateMapping {
   std::byte* data() const { return data_; }
   std::uint64_t bytes() const { return bytes_; }
 
-  /// Pages that are this process's own, ascending; adjacent ones are one range. Reads the page
-  /// tables alone: a few ns a page that was ever read or written.
+  /// Private pages, ascending; adjacent pages are one range. Reads only page tables: a few ns per
+  /// page that was ever accessed.
   std::vector<Range> own_pages() const;
-  /// The same by reading the whole of /proc/self/pagemap: on Linux before 6.7.
+  /// The same from all of /proc/self/pagemap: for Linux before 6.7.
   std::vector<Range> own_pages_of_pagemap() const;
 
-  /// Gives own pages up: they show the file again.
+  /// Discards private pages: they show the file again.
   void drop(const Range& pages) const;
 
  private:

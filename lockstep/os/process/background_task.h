@@ -8,29 +8,30 @@
 
 namespace lockstep::inline internal {
 
-/// Does one thing at a time on a thread of its own while the caller goes on.
-/// Threads: those of one caller; the action must not call it. The thread takes no signals: they
-/// reach those of the program. Where no thread can be made the action runs in start().
-/// Lifetime: the destructor asks an action that waits for others to stop, and waits for its end; an
-/// error that nobody took is a warning in the log.
+/// Runs one action at a time on a separate thread while the caller continues.
+/// Threads: one caller's; the action must not call it. The thread receives no signals. If no thread
+/// can be created, the action runs in start().
+/// Lifetime: the destructor requests an action to stop and waits for its end; it logs an error that
+/// wait() has not thrown as a warning.
 class BackgroundTask {
  public:
-  /// What is done, for the log: "write a snapshot in the background".
+  /// `operation`: for the log, "write a snapshot in the background".
   explicit BackgroundTask(std::string operation) : operation_(std::move(operation)) {}
   ~BackgroundTask();
   BackgroundTask(const BackgroundTask&) = delete;
   BackgroundTask& operator=(const BackgroundTask&) = delete;
 
-  /// Waits for the action before, as wait() does, and begins this one. The token is asked to stop
-  /// by request_stop() and the destructor.
+  /// Waits for the previous action, as wait() does, and starts this one. request_stop() and the
+  /// destructor trigger the token.
   void start(const std::function<void(const std::stop_token&)>& action);
 
-  /// Returns when nothing is under way. Errors: what the action threw, once.
+  /// Returns when no action runs.
+  /// Errors: what the action threw, once.
   void wait();
 
-  /// As wait(), but its error stays for that.
+  /// Like wait(), but keeps the error for wait().
   void finish() noexcept;
-  /// Whether the last action ended with an error that wait() has not thrown yet; after finish().
+  /// After finish(): whether the last action failed and wait() has not thrown its error yet.
   bool has_failed() const { return error_ != nullptr; }
 
   void request_stop() { thread_.request_stop(); }

@@ -2,11 +2,11 @@
 
 namespace lockstep::inline internal {
 
-/// While it lives, the calling thread and those that it starts do not interrupt others on their
-/// processor when they wake up, but wait until those sleep or have used their share (the policy
-/// SCHED_BATCH, sched(7)); the threads keep that for good. For threads that serve the one they
-/// would interrupt. Nothing changes where the thread has another policy than the usual one.
-/// Threads: made and destroyed by the same thread.
+/// While it lives, the calling thread and threads that it starts do not preempt others when they
+/// wake up: policy SCHED_BATCH, sched(7). Threads that it started keep the policy. For threads that
+/// serve the thread they would preempt. No effect if the thread has another policy than the
+/// default.
+/// Threads: created and destroyed by the same thread.
 class BatchScheduling {
  public:
   BatchScheduling();

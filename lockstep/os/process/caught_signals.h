@@ -9,22 +9,23 @@
 
 namespace lockstep::inline internal {
 
-/// While it lives, those of the signals that would end the process are noted instead, whichever
-/// thread gets them; those that the program ignores or handles itself stay as they are.
-/// Threads: any, but one object at a time. Errors: UsageError for a second one, SystemError.
+/// While it lives, records those of the signals that would kill the process, on any thread. Signals
+/// that the program ignores or handles are unchanged.
+/// Threads: any, but one object at a time.
+/// Errors: UsageError for a second object; SystemError.
 class CaughtSignals {
  public:
   explicit CaughtSignals(const std::vector<int>& signals);
   CaughtSignals(const CaughtSignals&) = delete;
   CaughtSignals& operator=(const CaughtSignals&) = delete;
-  /// What was not read is lost.
+  /// Discards signals that were not read.
   ~CaughtSignals();
 
-  /// To poll for POLLIN.
+  /// Poll it for POLLIN.
   int fd() const { return pipe_.read_end.get(); }
-  /// The next signal that has arrived, without waiting.
+  /// The next recorded signal, without waiting.
   std::optional<int> next();
-  /// When it is gone the signals do nothing, in place of ending the process.
+  /// Ignore the signals after the destructor, instead of letting them kill the process.
   void leave_ignored() { are_left_ignored_ = true; }
 
  private:

@@ -19,16 +19,17 @@ class ProgramError : public Error {
   int exit_code_;
 };
 
-/// The file that a shell would execute for `name`: `name` itself when it holds a '/', else the
-/// first executable file of that name in the directories of `search_path` (as in PATH, ':' between
-/// them). Errors: ProgramError when there is none, it is a directory, or it may not be executed.
+/// Finds the file that a shell would execute for `name`: `name` itself if it contains a '/', else
+/// the first executable file of that name in the directories of `search_path` (separated by ':', as
+/// in PATH).
+/// Errors: ProgramError if there is none, if it is a directory, or if it may not be executed.
 std::string find_program(const std::string& name, const std::string& search_path);
-/// The same in those of PATH.
+/// Finds it in PATH.
 std::string find_program(const std::string& name);
-/// The interpreter for programs in Python: that of PYTHON_EXEC, else python3.
+/// The Python interpreter: PYTHON_EXEC, else python3.
 std::string find_python();
 
-/// The error for a file that find_program() found and the system then refused to execute.
+/// The error for a file that find_program() found and the system refused to execute.
 ProgramError exec_refused(const std::string& path, int errno_value);
 
 }  // namespace lockstep::inline internal

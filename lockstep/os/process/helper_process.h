@@ -9,41 +9,42 @@
 
 namespace lockstep::inline internal {
 
-/// Runs a function in a forked process: work that may block without end, or that must outlive us.
-/// The body gets the read end of a pipe; end of file there means: finish(), or this process died.
-/// Threads: make it where no other thread runs, since only the forking one goes on in the helper.
+/// Runs a function in a forked process: work that may block without limit, or that must outlive
+/// this process. The body gets the read end of a pipe; end of file there means that finish() was
+/// called or this process ended.
+/// Threads: create it while no other thread runs: only the forking thread exists in the helper.
 /// Lifetime: the destructor kills a helper that has not ended.
-/// Errors: SystemError when no process can be made.
+/// Errors: SystemError if no process can be created.
 class HelperProcess {
  public:
   using Body = std::function<void(int control_fd)>;
 
-  /// `name` is what ps shows, at most 15 characters.
+  /// `name`: shown by ps, at most 15 characters.
   HelperProcess(const char* name, const Body& body);
   HelperProcess(HelperProcess&&) = default;
   HelperProcess& operator=(HelperProcess&&) = delete;
   ~HelperProcess();
 
   pid_t pid() const { return pid_; }
-  /// Where the body's control_fd reads from.
+  /// Write end of the pipe that the body's control_fd reads.
   int control_fd() const { return control_.get(); }
 
-  /// Tells the body to end.
+  /// Requests the body to end.
   void request_end() { control_.reset(); }
   bool ended() const;
 
-  /// Tells the body to end and waits for that. False when the deadline passed first.
+  /// Requests the body to end and waits for it. Returns false if the deadline expires first.
   bool finish(Deadline deadline);
 
  private:
   pid_t pid_ = 0;
   UniqueFd control_;
-  /// Refers to the very process even when somebody else has reaped it and its pid is given again.
+  /// A pidfd: valid even if another part of the program has reaped it and its pid is reused.
   UniqueFd process_;
 };
 
-/// For a body: closes the descriptors from `first` on, except `kept`. What a helper keeps open
-/// stays open for as long as it runs: a port, a pipe that somebody reads to its end.
+/// For a body: closes the descriptors from `first` on, except `kept`. A descriptor that a helper
+/// keeps stays open while it runs: a port, or a pipe whose reader waits for its end.
 void close_files_from(int first, int kept) noexcept;
 
 }  // namespace lockstep::inline internal

@@ -5,8 +5,8 @@
 
 namespace lockstep::inline internal {
 
-/// The words that this process was started with, the program's name first. Where that name is a
-/// relative path, /proc/self/exe tells the file.
+/// The arguments of this process, the program's name first. If that is a relative path,
+/// /proc/self/exe is the file.
 std::vector<std::string> own_arguments();
 
 }  // namespace lockstep::inline internal

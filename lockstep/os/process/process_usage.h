@@ -8,17 +8,17 @@
 
 namespace lockstep::inline internal {
 
-/// What a process has taken of its machine so far.
+/// Resources that a process has used.
 struct ProcessUsage {
-  /// Of processors, in itself and in the system on its behalf; without its children.
+  /// CPU time, user and system, without its children.
   double cpu_seconds = 0;
   std::uint64_t resident_bytes = 0;
 };
 
-/// Nothing when there is no such process.
+/// Empty if there is no such process.
 std::optional<ProcessUsage> process_usage(pid_t pid);
 
-/// The same from the text of /proc/<pid>/stat. Nothing for anything else.
+/// Parses /proc/<pid>/stat; empty for other texts.
 std::optional<ProcessUsage> parse_process_stat(const std::string& text, long ticks_per_second,
                                                long page_bytes);
 

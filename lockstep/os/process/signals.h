@@ -10,33 +10,33 @@
 
 namespace lockstep::inline internal {
 
-/// "SIGTERM" for 15; "signal 40" for one that has no name.
+/// "SIGTERM" for 15; "signal 40" for a signal without a name.
 std::string signal_name(int signal);
 
-/// 15 for "SIGTERM" or "TERM"; nothing for a name that no signal has.
+/// 15 for "SIGTERM" or "TERM"; empty for other names.
 std::optional<int> signal_number(const std::string& name);
 
-/// From now on a connection that the other side has closed is an error of the call that writes to
-/// it, instead of SIGPIPE, which ends the process. Where the process does something else on SIGPIPE
-/// that stays.
+/// Ignores SIGPIPE from now on, so that a write to a closed connection fails instead of killing the
+/// process. Keeps a handler that the program has for SIGPIPE.
 void ignore_broken_pipes();
 
-/// What a process does with a signal whose default is to end it.
+/// What a process does with a signal whose default is to kill it.
 enum class SignalFate {
   kEnds,
-  /// It comes later: to a signalfd or sigwait, or it ends the process once that blocks it no more,
-  /// as shells do while they start programs.
+  /// It is delivered later: to a signalfd or sigwait, or when the process unblocks it, as shells do
+  /// after they started a program.
   kBlocked,
-  /// It is handled or ignored, or the process cannot be looked at.
+  /// It is handled or ignored, or /proc does not show the process.
   kSpares,
 };
+/// What `process` does with `signal` now.
 SignalFate fate_of(pid_t process, int signal);
 
-/// Makes signals readable from a descriptor instead of interrupting. Those that the process was
-/// told to ignore (by nohup, for one) stay ignored.
-/// Threads: make it before any other thread starts; the mask is per thread.
-/// Lifetime: the destructor restores the mask. Signals that nobody has read by then are dropped: a
-/// job's exit status stays what it was when it was told to end a moment too late.
+/// Makes signals readable from a descriptor. Signals that the process ignores (for example by
+/// nohup) stay ignored.
+/// Threads: create it before any other thread: the mask is per thread.
+/// Lifetime: the destructor restores the mask and discards signals that were not read, so a late
+/// stop signal does not change a job's exit code.
 class SignalFd {
  public:
   explicit SignalFd(const std::vector<int>& signals);
@@ -44,12 +44,12 @@ class SignalFd {
   SignalFd& operator=(const SignalFd&) = delete;
   ~SignalFd();
 
-  /// To poll for POLLIN.
+  /// Poll it for POLLIN.
   int fd() const { return fd_.get(); }
   /// The next signal that has arrived, without waiting.
   std::optional<int> next();
-  /// For a program whose exit code is decided: the destructor leaves the signals blocked, so that
-  /// one that comes before the program's end does not replace the code.
+  /// For a program whose exit code is decided: the destructor leaves the signals blocked, so a late
+  /// signal does not replace the exit code.
   void leave_blocked() { leaves_blocked_ = true; }
 
  private:

@@ -4,8 +4,9 @@
 
 namespace lockstep::inline internal {
 
-/// While it lives this thread takes no signals but those of its own faults; a thread that is made
-/// meanwhile neither. Threads: the one that made it.
+/// While it lives, this thread and threads that it creates receive no signals except those of their
+/// own faults.
+/// Threads: created and destroyed by the same thread.
 class WithoutSignals {
  public:
   WithoutSignals() {

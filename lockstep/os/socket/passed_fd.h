@@ -11,7 +11,7 @@
 
 namespace lockstep::inline internal {
 
-/// The one descriptor that a message over a Unix socket may have beside its bytes.
+/// At most one descriptor that a message over a Unix socket carries (SCM_RIGHTS).
 /// Lifetime: the message's header points into it.
 class PassedFd {
  public:
@@ -29,14 +29,14 @@ class PassedFd {
     std::memcpy(CMSG_DATA(control), &fd, sizeof fd);
   }
 
-  /// For one: others that the sender adds, the kernel closes.
+  /// Receives one descriptor; the kernel closes further ones that the sender adds.
   void receive_with(msghdr& header) noexcept {
     header.msg_control = control_;
     // Not the size of the buffer: aligned, it has space for a second, which nobody would close.
     header.msg_controllen = CMSG_LEN(sizeof(int));
   }
 
-  /// Of a message that was received; invalid where it had none.
+  /// The descriptor of a received message; invalid if there is none.
   static UniqueFd take(msghdr& header) noexcept {
     const cmsghdr* const control = CMSG_FIRSTHDR(&header);
     if (control == nullptr || control->cmsg_level != SOL_SOCKET ||
@@ -52,18 +52,18 @@ class PassedFd {
   alignas(cmsghdr) char control_[CMSG_SPACE(sizeof(int))] = {};
 };
 
-/// The descriptors, some or none, that a message over a Unix socket has beside its bytes.
+/// Descriptors that a message over a Unix socket carries (SCM_RIGHTS).
 /// Lifetime: the message's header points into it.
 class PassedFds {
  public:
-  /// Of one message. (The system takes 253.)
+  /// Maximum per message. (The system allows 253.)
   static constexpr std::size_t kMost = 64;
 
   PassedFds() = default;
   PassedFds(const PassedFds&) = delete;
   PassedFds& operator=(const PassedFds&) = delete;
 
-  /// One more to be sent, of kMost at most.
+  /// Adds a descriptor to send, kMost at most.
   void add(int fd) noexcept { fds_[count_++] = fd; }
   void send_with(msghdr& header) noexcept {
     if (count_ == 0) return;
@@ -80,7 +80,7 @@ class PassedFds {
     header.msg_control = control_;
     header.msg_controllen = sizeof control_;
   }
-  /// Those of a message that was received, in their order.
+  /// The descriptors of a received message, in order.
   static std::vector<UniqueFd> take(msghdr& header) {
     std::vector<UniqueFd> taken;
     const cmsghdr* const control = CMSG_FIRSTHDR(&header);

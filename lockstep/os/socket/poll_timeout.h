@@ -6,7 +6,7 @@
 
 namespace lockstep::inline internal {
 
-/// Time left as poll(2) takes it. At most an hour: the caller looks at the deadline again anyway.
+/// Remaining time for poll(2) in ms, at most an hour: the caller checks the deadline again anyway.
 inline int poll_timeout(Deadline deadline) {
   constexpr std::chrono::milliseconds kLongest = std::chrono::hours(1);
   return static_cast<int>(std::min(deadline.remaining(), kLongest).count());

@@ -4,12 +4,13 @@
 
 namespace lockstep::inline internal {
 
-/// Descriptors as one, which can be polled for POLLIN when any of them can. Errors: SystemError.
+/// Several descriptors as one, which polls as readable (POLLIN) when any of them is.
+/// Errors: SystemError.
 class WakeSet {
  public:
   WakeSet();
   void add(int fd);
-  /// Before it is closed, where other processes hold it open too.
+  /// Call it before closing a descriptor that other processes hold open too.
   void remove(int fd);
   int fd() const { return epoll_.get(); }
 
