@@ -6,9 +6,10 @@
 
 namespace lockstep::inline internal {
 
-/// The objects of this process that move a group's calls on, of one kind. There is no thread behind
-/// them: while one waits, the others go on, so that a peer that waits for this process in another
-/// group is not kept waiting by this one. Threads: any.
+/// The objects of this process, of one kind, that advance their groups' calls. There is no thread:
+/// while one of them waits, the others advance too, so that a peer that waits for this process in
+/// another group is not blocked.
+/// Threads: any.
 template <class Driver>
 class Drivers {
  public:
@@ -27,7 +28,7 @@ class Drivers {
     std::erase(all_, driver);
   }
 
-  /// Calls advance_if_free() of each. Returns whether any has something under way.
+  /// Calls advance_if_free() of each except `self`. Returns whether any has a running call.
   bool advance_all_but(const Driver* self) {
     const MutexLock lock(mutex_);
     bool any_busy = false;

@@ -8,11 +8,13 @@
 
 namespace lockstep::inline internal {
 
-/// A collective on copies of tensors, whose results the first that finds it complete writes to
-/// where they belong. Threads: any. Errors: those of the collective.
+/// A collective on copies of tensors. The first call that finds it complete writes the results to
+/// the original tensors.
+/// Threads: any.
+/// Errors: those of the collective.
 class CopiedWork final : public c10d::Work {
  public:
-  /// `write` writes to `outputs`, and is called once at most.
+  /// `write` writes to `outputs`; it is called at most once.
   CopiedWork(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> outputs,
              std::function<void(const std::vector<at::Tensor>& outputs)> write);
 
@@ -22,7 +24,7 @@ class CopiedWork final : public c10d::Work {
   int sourceRank() const override { return work_->sourceRank(); }
   bool wait(std::chrono::milliseconds timeout) override;
   std::vector<at::Tensor> result() override { return outputs_; }
-  /// Complete when it returns.
+  /// A future that is complete when this returns.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
  private:
@@ -34,16 +36,16 @@ class CopiedWork final : public c10d::Work {
   std::once_flag written_;
 };
 
-/// A collective whose result is `flat`. `outputs`: its parts, in order.
+/// A collective whose result is `flat`; `outputs` are its parts, in order.
 c10::intrusive_ptr<c10d::Work> flat_work(c10::intrusive_ptr<c10d::Work> work, at::Tensor flat,
                                          std::vector<at::Tensor> outputs);
 
-/// What `work` has come to: a future that is complete when this returns, with its tensors or with
-/// its error. For works behind which there is no thread that could complete one later.
+/// A future with the tensors or the error of `work`, complete when this returns. For works without
+/// a thread that could complete a future later.
 c10::intrusive_ptr<c10::ivalue::Future> finished_future(c10d::Work& work);
 
-/// The elements of all tensors, one after the other. Errors: UsageError where there is none, and
-/// for tensors of different dtypes.
+/// The elements of all tensors, concatenated.
+/// Errors: UsageError for an empty list, and for tensors of different dtypes.
 at::Tensor flat_copy(const std::vector<at::Tensor>& tensors);
 
 }  // namespace lockstep::inline internal

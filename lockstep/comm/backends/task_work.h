@@ -10,8 +10,8 @@
 
 namespace lockstep::inline internal {
 
-/// c10d's handle of a task that a driver moves on, by poll() and wait(). Keeps the backend alive,
-/// and the task's tensors until it has ended.
+/// c10d's handle of a task that a driver advances by poll() and wait().
+/// Lifetime: keeps the backend alive, and the task's tensors until it has ended.
 template <class Driver, class Task>
 class TaskWork final : public c10d::Work {
  public:
@@ -25,7 +25,7 @@ class TaskWork final : public c10d::Work {
   std::exception_ptr exception() const override {
     return driver_.poll(*task_) ? task_->error : nullptr;
   }
-  /// Until the task's own deadline where `timeout` is c10d's kNoTimeout.
+  /// Waits until the task's own deadline if `timeout` is c10d's kNoTimeout.
   bool wait(std::chrono::milliseconds timeout) override {
     // Behind the task's deadline: then the driver itself says what is the matter.
     const Deadline until = timeout == kNoTimeout
@@ -35,7 +35,7 @@ class TaskWork final : public c10d::Work {
     return true;
   }
   std::vector<at::Tensor> result() override { return task_->tensors; }
-  /// Of a message, once it is complete.
+  /// The sender of a message that is complete.
   int sourceRank() const override {
     if constexpr (requires { task_->message.peer; }) {
       return task_->message.peer;
@@ -43,7 +43,8 @@ class TaskWork final : public c10d::Work {
       return c10d::Work::sourceRank();
     }
   }
-  /// Complete when it returns: there is no thread that could complete it later.
+  /// A future that is complete when this returns, because there is no thread that could complete it
+  /// later.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return finished_future(*this); }
 
  private:

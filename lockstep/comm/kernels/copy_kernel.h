@@ -9,11 +9,11 @@
 /// Copies, with a choice of store; see reduce_kernel.h. Threads: any.
 namespace lockstep::inline internal {
 
-/// Whether the lines of a target are left to the caches or written past them. Writing past them
-/// pays for lines that are not in one's own cache and that another core will read.
+/// Whether stores go through the caches or bypass them. Bypassing is faster for lines that are not
+/// in the core's own cache and that another core will read.
 enum class Store : std::uint8_t { kOrdinary, kNonTemporal };
 
-/// As memcpy.
+/// Like memcpy.
 void copy(std::byte* target, const std::byte* source, std::size_t bytes,
           Store store = Store::kOrdinary, InstructionSet set = best_instruction_set());
 

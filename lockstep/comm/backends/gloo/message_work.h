@@ -15,14 +15,16 @@
 
 namespace lockstep::gloo_backend {
 
-/// A message of Gloo, which can only be waited for, and with a timeout that ends the group: a wait
-/// that is to end earlier is interrupted (WaitLimit), and from the first call of isCompleted() on a
-/// thread waits for the message.
-/// Threads: any. Lifetime: the thread, which ends at the message's deadline at the latest, keeps
-/// the backend and the message. Errors: wait() throws Gloo's, the same each time.
+/// A message of Gloo. Gloo can only wait for it, and its timeout fails the whole group. So
+/// WaitLimit interrupts a shorter wait, and a thread waits for the message from the first call of
+/// isCompleted() on.
+/// Threads: any.
+/// Lifetime: the thread keeps the backend and the message; it ends at the message's deadline at the
+/// latest.
+/// Errors: wait() throws Gloo's error, the same each time.
 class MessageWork final : public c10d::Work {
  public:
-  /// `threads`: counts the threads that wait for messages of the backend.
+  /// `threads`: number of threads that wait for messages of the backend.
   MessageWork(c10::intrusive_ptr<c10d::Backend> backend, c10::intrusive_ptr<c10d::Work> work,
               std::shared_ptr<std::atomic<int>> threads, std::chrono::milliseconds timeout);
 
@@ -30,8 +32,8 @@ class MessageWork final : public c10d::Work {
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
   int sourceRank() const override;
-  /// Until the message's own deadline where `timeout` is c10d's kNoTimeout. Errors: WaitExpired
-  /// before that deadline.
+  /// Waits until the message's own deadline if `timeout` is c10d's kNoTimeout.
+  /// Errors: WaitExpired before that deadline.
   bool wait(std::chrono::milliseconds timeout) override;
   void abort() override;
 
@@ -39,14 +41,14 @@ class MessageWork final : public c10d::Work {
   struct Outcome {
     Mutex mutex;
     std::condition_variable changed;
-    bool is_awaited LOCKSTEP_GUARDED_BY(mutex) = false;  ///< in Gloo
+    bool is_awaited LOCKSTEP_GUARDED_BY(mutex) = false;  ///< a thread waits in Gloo
     bool is_aborted LOCKSTEP_GUARDED_BY(mutex) = false;
     bool ended LOCKSTEP_GUARDED_BY(mutex) = false;
     std::exception_ptr error LOCKSTEP_GUARDED_BY(mutex) = {};
   };
 
   void start_thread() LOCKSTEP_REQUIRES(outcome_->mutex);
-  /// Waits in Gloo, with the outcome's lock released.
+  /// Waits in Gloo, without the outcome's lock.
   void wait_here(Deadline until) LOCKSTEP_REQUIRES(outcome_->mutex);
 
   const c10::intrusive_ptr<c10d::Backend> backend_;
@@ -56,10 +58,10 @@ class MessageWork final : public c10d::Work {
   const Deadline deadline_;
 };
 
-/// While it lives, the wait for a message of Gloo returns false at `until`: Gloo's own timeout ends
-/// the group. At most one wait of the message at a time.
-/// Threads: the one that waits; one thread of the process interrupts all waits. Where that cannot
-/// be made, the wait has no limit.
+/// While it lives, the wait for a message of Gloo returns false at `until`; Gloo's own timeout
+/// would fail the group. At most one wait of the message at a time.
+/// Threads: the one that waits; one thread of the process interrupts all waits. If that cannot be
+/// created, the wait has no limit.
 class WaitLimit {
  public:
   WaitLimit(c10d::Work& work, Deadline until);

@@ -7,16 +7,16 @@
 
 namespace lockstep::hierarchical {
 
-/// Why a group has ended, in the group's store: those whose connections broke only because another
-/// rank gave up learn from it which rank failed first.
-/// Threads: one at a time. Errors: none; who gets no answer of the store goes by what it knows.
+/// Why a group failed, in the group's store. Ranks whose connections broke only because another
+/// rank gave up read there which rank failed first.
+/// Threads: one at a time.
+/// Errors: none; a rank that cannot reach the store uses what it knows itself.
 class FailureNote {
  public:
   explicit FailureNote(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
 
-  /// Returns why the group has ended: what the first rank has noted, which may be this one.
-  /// `saw_it_itself`: the failure, and not just what others made of it; else it waits a moment for
-  /// the note of a rank that did.
+  /// Returns the error that the first rank noted, possibly this one. `saw_it_itself`: this rank saw
+  /// the failure itself; else it waits briefly for the note of a rank that did.
   UnnamedCommError agree(const UnnamedCommError& error, bool saw_it_itself);
 
  private:

@@ -11,23 +11,24 @@
 
 namespace lockstep::inline internal {
 
-/// Collectives among the ranks of several machines of which at least one runs several: CPU tensors.
-/// All-reduces go through shared memory within a machine and through Gloo between machines, each
-/// local rank exchanging a share of its own, so that a machine sends each byte once; see
-/// hierarchical::Pipeline. Messages between ranks of one machine go through its memory. All else is
-/// Gloo's, over all ranks.
+/// Collectives of CPU tensors over several machines, of which at least one has several ranks.
+/// All-reduces use shared memory within a machine and Gloo between machines. Each local rank
+/// exchanges its own share, so a machine sends each byte once; see hierarchical::Pipeline. Messages
+/// between ranks of one machine use its shared memory. Everything else is Gloo's, over all ranks.
 ///
-/// Tensors from allocateTensor() lie in the machine's shared memory. There is no communication
-/// thread but Gloo's. All-reduces complete in the order of their calls, as do Gloo's collectives.
-/// Threads: any. Lifetime: tensors from allocateTensor may outlive the backend.
-/// Errors: as hierarchical::Pipeline; UsageError for tensors that it cannot take.
+/// Tensors from allocateTensor() are in the machine's shared memory. There is no communication
+/// thread except Gloo's. All-reduces complete in the order of their calls, and so do Gloo's
+/// collectives.
+/// Threads: any.
+/// Lifetime: tensors from allocateTensor may outlive the backend.
+/// Errors: as hierarchical::Pipeline; UsageError for tensors that it does not support.
 class HierarchicalBackend final : public c10d::Backend {
  public:
   using Tensors = std::vector<at::Tensor>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  /// What it consists of: groups of the ranks of this machine, of all ranks, and, where this rank
-  /// has a share, of those with the same local index.
+  /// Groups that it uses: of this machine's ranks, of all ranks, and, if this rank has a share, of
+  /// the ranks with the same local index.
   struct Parts {
     hierarchical::Machines machines;
     c10::intrusive_ptr<ShmBackend> reduce = {};
@@ -35,12 +36,12 @@ class HierarchicalBackend final : public c10d::Backend {
     std::shared_ptr<NativeBackend> flat = {};
     std::shared_ptr<NativeBackend> scatter = {};
     std::shared_ptr<NativeBackend> spread = {};
-    c10::intrusive_ptr<c10d::Store> store = {};  ///< for the note of a failure
+    c10::intrusive_ptr<c10d::Store> store = {};  ///< for FailureNote
   };
 
   HierarchicalBackend(Parts parts, int rank, int world_size, std::chrono::milliseconds timeout);
 
-  /// Whether Gloo has something under way.
+  /// Whether Gloo has a running call.
   bool is_busy() const;
 
   const std::string getBackendName() const override { return "hierarchical"; }
@@ -81,7 +82,7 @@ class HierarchicalBackend final : public c10d::Backend {
  private:
   WorkPtr part_work(WorkPtr work);
   WorkPtr message_work(WorkPtr work);
-  /// Index of a rank among those of this machine; -1 for ranks of others.
+  /// Index of a rank among those of this machine; -1 for ranks of other machines.
   int local_index_of(int rank) const;
   void abort_parts();
   c10d::Backend& flat() { return parts_.flat->c10d(); }
@@ -91,8 +92,8 @@ class HierarchicalBackend final : public c10d::Backend {
   hierarchical::Pipeline pipeline_;
 };
 
-/// For ranks that all share memory this is shm, for ranks of which no two do, gloo.
-/// Errors: BackendUnavailable, on all ranks, when those of a machine cannot share memory; as
+/// The backend of a group: shm if all ranks share memory, gloo if no two do.
+/// Errors: BackendUnavailable, on all ranks, if the ranks of a machine cannot share memory; as
 /// Work::wait.
 std::shared_ptr<NativeBackend> make_hierarchical_backend(const BackendConfig& config);
 

@@ -9,8 +9,9 @@
 
 namespace lockstep::hierarchical {
 
-/// A collective of Gloo over all ranks, or a message within the machine, during whose wait the
-/// all-reduces of the group go on: a peer may wait for one of them first. Keeps the backend alive.
+/// A collective of Gloo over all ranks, or a message within the machine. Its wait advances the
+/// group's all-reduces, because a peer may wait for one of them first.
+/// Lifetime: keeps the backend alive.
 class PartWork : public c10d::Work {
  public:
   PartWork(c10::intrusive_ptr<c10d::Backend> backend, Pipeline& pipeline,
@@ -29,8 +30,8 @@ class PartWork : public c10d::Work {
   const c10::intrusive_ptr<c10d::Work> work_;
 };
 
-/// A message of Gloo between machines: asking whether it is complete takes a thread, which is
-/// spared where no all-reduce is to go on meanwhile.
+/// A message of Gloo between machines. Its isCompleted() needs a thread; wait() avoids it if no
+/// all-reduce is running.
 class MessageWork final : public PartWork {
  public:
   using PartWork::PartWork;

@@ -10,21 +10,22 @@
 
 namespace lockstep::hierarchical {
 
-/// The stages of an all-reduce within a machine. Local ranks beyond the number of shares have none:
-/// they give to the sums and get the results.
+/// Shares of a tensor among a machine's ranks. Ranks beyond the number of shares have none: they
+/// only contribute to the sums and get the results.
 struct LocalShares {
   shm::Piece whole;
-  std::vector<shm::Piece> shares;  ///< that of the local rank with this index
+  std::vector<shm::Piece> shares;  ///< by local index
   int local_index = 0;
 };
 
+/// Divides a tensor into shares.
 LocalShares local_shares(const Machines& machines, const shm::Piece& whole);
 
-/// Leaves in each local rank's share the sum over the machine. An average is one between machines,
-/// here it is a sum.
+/// Leaves in each local rank's share the sum over the machine. For kAvg too: the average is formed
+/// between machines.
 std::unique_ptr<shm::Operation> make_reduce_scatter(const LocalShares& shares, ReduceOp op);
 
-/// Copies each local rank's share to all.
+/// Copies each local rank's share to all ranks of the machine.
 std::unique_ptr<shm::Operation> make_all_gather(const LocalShares& shares);
 
 }  // namespace lockstep::hierarchical

@@ -6,24 +6,25 @@
 
 namespace lockstep::hierarchical {
 
-/// How the ranks of a group are spread over machines, as one of them sees it. Machines are numbered
-/// in the order of their first ranks, the ranks of a machine in the order of the group.
+/// How a group's ranks are distributed over machines, as seen by one rank. Machines are numbered in
+/// the order of their first ranks, local ranks in the order of the group.
 struct Machines {
   int count = 1;
   int machine = 0;                    ///< this rank's
   std::vector<int> local_ranks = {};  ///< the group's ranks on this machine
   int local_index = 0;                ///< of this rank among them
-  /// In how many parts the sum of a machine is exchanged with the others: one for each rank of the
+  /// Number of shares of a machine's sum that are exchanged in parallel: the number of ranks of the
   /// smallest machine.
   int shares = 1;
-  /// The group's ranks with this local index, one a machine: who exchange the share of that number.
-  /// Empty where this rank has no share.
+  /// The ranks with this local index, one per machine, which exchange the share of that number.
+  /// Empty if this rank has no share.
   std::vector<int> partners = {};
   int most_ranks = 1;  ///< of any machine
 
   bool has_share() const { return local_index < shares; }
 };
 
+/// The distribution of a group, as seen by `rank`.
 Machines machines_of(const MemoryDomains& domains, int rank);
 
 }  // namespace lockstep::hierarchical

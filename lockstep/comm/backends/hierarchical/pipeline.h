@@ -27,7 +27,7 @@
 
 namespace lockstep::hierarchical {
 
-/// An all-reduce under way. Its pieces are the pipeline's.
+/// A running all-reduce. The pipeline divides it into pieces.
 struct AllReduce {
   AllReduce(std::vector<at::Tensor> its_tensors, std::chrono::milliseconds its_timeout)
       : tensors(std::move(its_tensors)),
@@ -44,32 +44,33 @@ struct AllReduce {
   std::exception_ptr error = {};
 };
 
-/// All-reduces over the ranks of several machines, in pieces, each in three stages: a
-/// reduce-scatter within the machine leaves the machine's sum of a share with each local rank; the
-/// ranks of one local index exchange and sum their shares; an all-gather within the machine hands
-/// the shares round. Pieces overlap: while Gloo's threads carry one, the next is reduced. Each
-/// stage takes the pieces in order, on every rank alike, so that no more has to be agreed upon.
+/// All-reduces over several machines, in pieces, each in three stages. A reduce-scatter within the
+/// machine leaves the machine's sum of a share with each local rank. The ranks of one local index
+/// exchange and sum their shares. An all-gather within the machine copies the shares to all local
+/// ranks. Pieces overlap: while Gloo's threads send one, the next is reduced. On every rank each
+/// stage handles the pieces in the same order, so the ranks need no further agreement.
 ///
-/// Ranks are summed in their order within a machine, machines in theirs: the same bits everywhere
-/// and in every run.
+/// Ranks are summed in order within a machine, machines in order: the same bits on all ranks and in
+/// every run.
 ///
-/// There is no thread behind it but Gloo's: everything moves on when this process starts, polls or
-/// waits for something of this group, and while it waits for another group of this backend.
-/// Threads: any. Lifetime: tensors are kept until their all-reduce has ended.
-/// Errors: UnnamedCommError, UsageError for calls that differ within a machine; the first ends the
-/// group on all ranks, and all name the rank that failed first where one of them knows it.
+/// There is no thread except Gloo's: calls advance when this process starts, polls or waits for a
+/// call of this group, and while it waits for another group of this backend.
+/// Threads: any.
+/// Lifetime: keeps tensors until their all-reduce has ended.
+/// Errors: UnnamedCommError; UsageError for calls that differ within a machine. The first error
+/// fails the group on all ranks, with the rank that failed first if it is known.
 class Pipeline {
  public:
-  /// What the group is connected by. `reduce` and `gather` are two groups of the same local ranks:
-  /// each takes its collectives in the order of pieces. `exchange` is null where this rank has no
-  /// share.
+  /// Connections of the group. `reduce` and `gather` are two groups of the same local ranks,
+  /// because each handles its collectives in the order of pieces. `exchange` is null if this rank
+  /// has no share.
   struct Connections {
     shm::Engine& reduce;
     shm::Engine& gather;
     std::unique_ptr<ShareExchange> exchange;
     std::shared_ptr<Signal> signal;
     FailureNote note;
-    /// Tells all peers that the group is of no more use. Called once, on failure.
+    /// Notifies all peers that the group has failed. Called once.
     std::function<void()> abort;
   };
 
@@ -78,20 +79,21 @@ class Pipeline {
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
-  /// Starts the all-reduce of one contiguous tensor and takes it as far as peers allow.
+  /// Starts the all-reduce of one contiguous tensor and advances it as far as peers allow.
   std::shared_ptr<AllReduce> start(const shm::Piece& tensor, ReduceOp op,
                                    std::vector<at::Tensor> tensors,
                                    std::chrono::milliseconds timeout);
-  /// Moves this group on, and every few milliseconds all of the process, as waits do. Returns
-  /// whether the all-reduce has ended, well or not.
+  /// Advances this group, and every few milliseconds all groups of the process, as waits do.
+  /// Returns whether the all-reduce has ended, with or without an error.
   bool poll(const AllReduce& task);
-  /// Waits for the all-reduce, until `until` at most. Returns whether it has ended. Throws its
+  /// Waits for the all-reduce, at most until `until`. Returns whether it has ended. Throws its
   /// error.
   bool wait(const AllReduce& task, Deadline until);
-  /// After a wait() that has not ended. Errors: UnnamedCommError.
+  /// After a wait() that has not ended.
+  /// Errors: UnnamedCommError.
   [[noreturn]] static void throw_incomplete(const AllReduce& task,
                                             std::chrono::milliseconds waited);
-  /// Whether nothing is under way.
+  /// Whether no all-reduce is running.
   bool idle();
   /// Moves everything on until `done` is true, until `until` at most, and while there is anything
   /// of this process to move. `done` is asked every other millisecond. Returns whether it is.

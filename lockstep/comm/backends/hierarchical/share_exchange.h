@@ -20,13 +20,14 @@
 
 namespace lockstep::hierarchical {
 
-/// A share of a tensor: bytes of one machine's sum, in place.
+/// A share of a tensor: a range of bytes of one machine's sum, in place.
 struct Share {
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;
 };
 
-/// Wakes the threads that wait for one of several things. Threads: any.
+/// Wakes threads that wait for one of several events.
+/// Threads: any.
 class Signal {
  public:
   void raise() {
@@ -37,13 +38,13 @@ class Signal {
     raised_.notify_all();
   }
 
-  /// To be taken before looking at what is waited for.
+  /// Read it before checking for the event.
   std::uint64_t count() {
     const MutexLock lock(mutex_);
     return count_;
   }
 
-  /// Returns once the signal was raised since `count`, or after `limit`.
+  /// Returns when the signal was raised since `count`, or after `limit`.
   void wait_past(std::uint64_t count, std::chrono::milliseconds limit) {
     MutexLock lock(mutex_);
     raised_.wait_for(lock.native(), limit,
@@ -56,12 +57,14 @@ class Signal {
   std::uint64_t count_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
 };
 
-/// A message exchange of Gloo under way. Lifetime: keeps Gloo's work, and with it what it sends.
+/// A running message exchange of Gloo.
+/// Lifetime: keeps Gloo's work, and with it what it sends.
 class GlooCall {
  public:
   GlooCall(c10::intrusive_ptr<c10d::Work> work, std::shared_ptr<Signal> signal);
 
-  /// Whether it has ended. Throws what it failed with.
+  /// Whether it has ended.
+  /// Errors: what it failed with.
   bool ended();
 
  private:
@@ -69,32 +72,34 @@ class GlooCall {
   const std::shared_ptr<std::atomic<bool>> ended_;
 };
 
-/// Sums shares over machines, in machine order, among the ranks of one local index. Between two
-/// machines a share crosses whole, and both sum it. Among more it is scattered, each machine sums
-/// a part, and the sums are spread: 2 (n − 1) / n of a share is sent and received by each, which is
-/// the least there can be.
-/// Threads: one at a time. Errors: Gloo's.
+/// Sums shares over machines, in machine order, among the ranks of one local index. With two
+/// machines a share is sent whole and both sum it. With more it is scattered, each machine sums a
+/// part, and the sums are all-gathered: each machine sends and receives 2 (n − 1) / n of a share,
+/// which is the minimum.
+/// Threads: one at a time.
+/// Errors: Gloo's.
 class ShareExchange {
  public:
-  /// `scatter` and `spread`: Gloo groups of one rank a machine, in machine order; `spread` is only
-  /// used by more than two. They are two, as each takes its calls in one order on all ranks.
+  /// `scatter` and `spread`: Gloo groups of one rank per machine, in machine order; only more than
+  /// two machines use `spread`. They are two groups, because each runs its calls in one order on
+  /// all ranks.
   ShareExchange(const Machines& machines, std::shared_ptr<NativeBackend> scatter,
                 std::shared_ptr<NativeBackend> spread, std::shared_ptr<Signal> signal);
 
-  /// Two machines need no more than start_scatter and sum.
+  /// With two machines start_scatter and sum suffice.
   bool needs_spread() const { return machines_ > 2; }
 
-  /// Room that the exchange of a share needs until it is complete.
+  /// Bytes of staging memory that the exchange of a share needs until it is complete.
   std::int64_t staging_bytes(const Share& share) const;
 
   std::unique_ptr<GlooCall> start_scatter(const Share& share, const at::Tensor& staging,
                                           Deadline deadline);
-  /// When the scatter has ended: of the whole share between two machines, else of this one's part.
+  /// After the scatter has ended: sums the whole share with two machines, else this machine's part.
   void sum(const Reduction& reduction, const Share& share, const at::Tensor& staging) const;
   std::unique_ptr<GlooCall> start_spread(const Share& share, const at::Tensor& staging,
                                          Deadline deadline);
 
-  /// "the exchange between machines with rank 3", for errors
+  /// "the exchange between machines with rank 3", for errors.
   std::string name() const;
 
  private:

@@ -9,21 +9,20 @@
 
 namespace lockstep::mpi {
 
-/// The bytes that go to or come from one rank.
+/// Bytes to send to, or receive from, one rank.
 struct Segment {
   int peer;
   std::byte* data;
   std::size_t bytes;
 };
 
-/// The ranks of one group, as MPI knows them. Held by the backend and by every work under way.
-/// Threads: all but abort() and aborted() under the lock of mpi_runtime.h.
+/// An MPI communicator of a group. The backend and every running work hold it.
+/// Threads: all methods under the lock of mpi_runtime.h, except abort() and aborted().
 class Communicator {
  public:
-  /// `world_ranks`: ranks in MPI_COMM_WORLD in the order of the group. All of them must be in this
-  /// call: it waits for them.
+  /// `world_ranks`: ranks in MPI_COMM_WORLD in the order of the group. Collective among them.
   explicit Communicator(const std::vector<int>& world_ranks);
-  /// Takes the lock. The communicator is freed unless MPI has ended before.
+  /// Takes the lock. Frees the communicator unless MPI has been finalized.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -31,13 +30,14 @@ class Communicator {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  /// A tag for the messages of one step of a collective. Given out in the order of the calls, so
-  /// ranks agree on it whenever the step itself comes.
+  /// A tag for the messages of one step of a collective. Tags are taken in the order of calls, so
+  /// ranks agree on them whenever the step runs.
   int next_step_tag();
-  /// The tag of a user's messages. Errors: UsageError when MPI has no such tag.
+  /// MPI's tag for a user's tag.
+  /// Errors: UsageError if MPI has no such tag.
   int message_tag(int tag) const;
 
-  // Each adds the requests that it starts.
+  // Each appends the requests that it starts.
   void send(const Segment& segment, int tag, std::vector<MPI_Request>& requests) const;
   void receive(const Segment& segment, int tag, std::vector<MPI_Request>& requests) const;
   void broadcast(const Segment& from_root, std::vector<MPI_Request>& requests) const;

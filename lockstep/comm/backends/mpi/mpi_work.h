@@ -15,12 +15,12 @@
 
 namespace lockstep::mpi {
 
-/// A collective as steps: each starts requests, and the next is taken when they are complete. The
-/// last may start none and only compute.
-/// Whoever waits for or asks after any work drives all works of the process, so that ranks may wait
-/// for theirs in different orders. There is no thread behind it.
-/// Threads: any. Lifetime: holds the tensors until MPI has let go of them, which after a deadline
-/// may be never. Errors: wait throws std::runtime_error ("timed out ..." at the deadline).
+/// A collective as steps: each starts requests, and the next runs when they are complete. The last
+/// may start none and only compute. A wait for or a poll of any work advances all works of the
+/// process, so ranks may wait for theirs in different orders. There is no thread.
+/// Threads: any.
+/// Lifetime: holds the tensors until MPI has released them, which after a deadline may be never.
+/// Errors: wait throws std::runtime_error ("timed out ..." at the deadline).
 class MpiWork final : public c10d::Work {
  public:
   using Step = std::function<void(const Communicator&, std::vector<MPI_Request>&)>;
@@ -30,7 +30,7 @@ class MpiWork final : public c10d::Work {
     std::vector<at::Tensor> tensors;  ///< what the steps read and write, scratch included
   };
 
-  /// Takes the first step.
+  /// Runs the first step.
   static c10::intrusive_ptr<MpiWork> start(std::shared_ptr<Communicator> communicator, Plan plan,
                                            std::chrono::milliseconds timeout);
 
@@ -39,12 +39,12 @@ class MpiWork final : public c10d::Work {
   bool isCompleted() override;
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
-  /// Gives up after `timeout` (0: at the work's own deadline), and may be asked again.
+  /// Stops waiting after `timeout` (0: at the work's own deadline); may be called again.
   bool wait(std::chrono::milliseconds timeout) override;
 
  private:
   static void drive_all();
-  bool drive();       // Under the lock. Returns whether nothing of the work is left with MPI.
+  bool drive();       // Under the lock. Returns whether MPI has no request of the work left.
   void take_steps();  // Under the lock.
   void fail(std::exception_ptr error);
 

@@ -7,9 +7,9 @@
 
 namespace lockstep::mpi {
 
-/// Combines the parts in the order given, float16 and bfloat16 in float32, and leaves the result in
-/// `result`, which may be one of the parts. MPI's own reductions promise neither the order nor the
-/// same bits on every rank, and know no half precision.
+/// Reduces the parts in the given order, float16 and bfloat16 in float32, into `result`, which may
+/// be one of the parts. MPI's own reductions guarantee neither the order nor equal bits on every
+/// rank, and have no half precision.
 void reduce_in_order(const std::vector<at::Tensor>& parts, const c10d::ReduceOp& op,
                      at::Tensor result);
 

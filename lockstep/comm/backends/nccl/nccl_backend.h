@@ -4,12 +4,13 @@
 
 namespace lockstep::inline internal {
 
-/// LibTorch's NCCL, for CUDA tensors; the rank uses the CUDA device of its local rank.
-/// Only in builds against a CUDA build of LibTorch.
+/// LibTorch's NCCL, for CUDA tensors on the CUDA device of the local rank. Only in builds against a
+/// CUDA build of LibTorch.
 /// Errors: as nccl_device.
 std::shared_ptr<NativeBackend> make_nccl_backend(const BackendConfig& config);
 
-/// The CUDA device of this local rank. Errors: UsageError when there is none.
+/// The CUDA device of a local rank.
+/// Errors: UsageError if it does not exist.
 c10::Device nccl_device(int local_rank);
 
 /// Number of CUDA devices that this process sees; 0 without a driver.

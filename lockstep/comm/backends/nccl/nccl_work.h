@@ -8,15 +8,17 @@
 
 namespace lockstep::inline internal {
 
-/// A collective of NCCL. LibTorch's own work takes a timed wait that expires for the collective's
-/// end, and aborts the communicator; here the collective goes on and can be waited for again.
-/// Threads: any. Lifetime: holds LibTorch's work.
-/// Errors: wait() throws the collective's, and WaitExpired where it blocks the host and time is up.
+/// A collective of NCCL. LibTorch's own work treats an expired wait as the end of the collective
+/// and aborts the communicator; this one continues and can be waited for again.
+/// Threads: any.
+/// Lifetime: holds LibTorch's work.
+/// Errors: wait() throws the collective's error, and WaitExpired if it blocks the host and the
+/// timeout expires.
 class NcclWork final : public c10d::Work {
  public:
-  /// `unfinished`: wait() blocks the host until the collective is complete; such collectives are
-  /// counted there until then. Null: it makes the calling thread's current stream wait, and only a
-  /// barrier blocks the host. `timeout`: of a wait without one, if it blocks the host.
+  /// `unfinished`: counter of incomplete collectives; if given, wait() blocks the host until the
+  /// collective is complete. Null: wait() makes the current stream wait, and only a barrier blocks
+  /// the host. `timeout`: of a wait that has none and blocks the host.
   NcclWork(c10::intrusive_ptr<c10d::Work> work, std::shared_ptr<std::atomic<int>> unfinished,
            std::chrono::milliseconds timeout);
 

@@ -10,6 +10,7 @@
 
 namespace lockstep::shm {
 
+/// Kind of a collective.
 enum class CallKind : std::uint8_t {
   kAllReduce,
   kReduce,
@@ -22,22 +23,21 @@ enum class CallKind : std::uint8_t {
   kBarrier,
 };
 
-/// What all ranks of a group must agree on when they call a collective. 16 bytes: an entry has room
-/// for no more.
+/// What all ranks of a group must pass equally to a collective. 16 bytes, to fit in an entry.
 struct Call {
   CallKind kind = CallKind::kBarrier;
   Element element = Element::kUint8;
-  ReduceOp op = ReduceOp::kSum;  ///< kSum where nothing is reduced
-  /// All ranks promise that their tensors lie in the group's shared memory.
+  ReduceOp op = ReduceOp::kSum;  ///< kSum if nothing is reduced
+  /// All ranks promise that their tensors are in the group's shared memory.
   bool in_shared_memory : 1 = false;
-  /// The inputs are of `input_element`, another than the results'.
+  /// The inputs have dtype `input_element`, which differs from the results'.
   bool converts : 1 = false;
   Element input_element = Element::kUint8;
-  std::int8_t root = -1;  ///< source or target; -1 where there is none
-  /// Of what the caller has named the call, 40 bits of a hash in two parts; 0 where it has not.
+  std::int8_t root = -1;  ///< source or target; -1: none
+  /// Hash of the call's name, 40 bits in two parts; 0: no name.
   std::uint16_t label_high = 0;
   std::uint64_t label_low : 24 = 0;
-  std::uint64_t elements : 40 = 0;  ///< of each rank's part; 0 where ranks may differ
+  std::uint64_t elements : 40 = 0;  ///< of each rank's part; 0 if ranks may differ
 
   void set_name(std::string_view name);
   bool has_name() const { return label_high != 0; }
@@ -45,7 +45,7 @@ struct Call {
   friend bool operator==(const Call&, const Call&) = default;
 };
 
-/// The beginning of a call's name, ended by zeros; as long as ProcessGroup allows.
+/// Start of a call's name, padded with zeros; as long as ProcessGroup allows.
 using CallName = std::array<char, 24>;
 
 CallName call_name(std::string_view name);

@@ -13,17 +13,17 @@
 
 namespace lockstep::shm {
 
-/// Makes the segment of a group, on rank 0, and passes it to the others through a Unix socket; each
-/// rank populates its arena and is present in it. Returns when all are. Collective.
-/// Errors: BackendUnavailable, on all ranks; TimeoutError at the deadline; c10::Error when the
-/// store is lost.
+/// Creates the segment of a group on rank 0 and passes it to the other ranks through a Unix socket;
+/// each rank populates its arena. Returns when all ranks are connected. Collective.
+/// Errors: BackendUnavailable, on all ranks; TimeoutError at the deadline; c10::Error if the store
+/// is lost.
 std::unique_ptr<Engine> connect(c10d::Store& store, int rank, int ranks,
                                 const std::string& group_name, const Engine::Options& options,
                                 Deadline deadline);
 
-/// How far rank 1 is from rank 0, the same answer on all ranks. For ranks that have a core each;
-/// takes 20 ms at most. Collective. Errors: TimeoutError at the deadline; c10::Error when the store
-/// is lost.
+/// Measures the distance of rank 1 from rank 0; the same result on all ranks. For ranks that have a
+/// core each; takes 20 ms at most. Collective.
+/// Errors: TimeoutError at the deadline; c10::Error if the store is lost.
 Placement measure_placement(Team& team, c10d::Store& store, Deadline deadline);
 
 }  // namespace lockstep::shm

@@ -9,15 +9,15 @@
 
 namespace lockstep::shm {
 
-/// Notices when the system, or the host below it, moves ranks to processors that are nearer to each
-/// other or farther apart, from how long it takes to fetch a line that a peer has just written.
-/// Single times tell nothing, for they hold interruptions and lines that came on their own: of
-/// each `kSamples` the median counts.
+/// Notices when the system or the hypervisor moves ranks to processors that are closer to each
+/// other or farther apart, from the time to fetch a cache line that a peer has just written. Single
+/// times are unreliable (interrupts, lines that were already fetched), so it uses the median of
+/// kSamples.
 class DistanceWatch {
  public:
   static constexpr std::size_t kSamples = 15;
 
-  /// What the samples since the last answer say; nothing while they are too few.
+  /// Adds a sample. Returns the placement after kSamples samples, else nothing.
   std::optional<Placement> add(std::chrono::nanoseconds fetch_time);
 
  private:

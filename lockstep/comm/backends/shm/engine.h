@@ -18,8 +18,8 @@
 
 namespace lockstep::shm {
 
-/// A collective or a message under way. Whoever starts it may derive from it what must stay alive
-/// until it has ended.
+/// A running collective or message. Its creator may derive from it to keep objects alive until it
+/// has ended.
 struct Task {
   Task(const char* its_name, std::chrono::milliseconds its_timeout)
       : name(its_name), timeout(its_timeout), deadline(Deadline::after(its_timeout)) {}
@@ -30,23 +30,23 @@ struct Task {
   const char* name;  ///< "all_reduce", for errors
   std::chrono::milliseconds timeout;
   Deadline deadline;
-  bool deadline_from_wait = false;  ///< it begins with the first wait, and has not begun
+  bool deadline_from_wait = false;            ///< the deadline starts with the first wait
   std::unique_ptr<Operation> operation = {};  ///< null for a message
   Message message = {};
 
-  // The engine's.
+  // Used by the engine.
   std::uint64_t number = 0;
   bool begun = false;
   bool ended = false;
   std::exception_ptr error = {};
 };
 
-/// How often a poll that has found nothing looks further, at peers' lives and other groups: a
-/// program may poll as often as it can.
+/// Limits how often an unsuccessful poll also checks whether peers live and advances other groups,
+/// because a program may poll in a tight loop.
 /// Threads: one at a time.
 class LookLimit {
  public:
-  /// Whether the last look is long enough ago; then this is one.
+  /// Whether the last check is long enough ago; if so, records this one.
   bool allows(Deadline::Clock::time_point now) {
     if (now < next_) return false;
     next_ = now + kBetweenLooks;
@@ -59,21 +59,20 @@ class LookLimit {
   Deadline::Clock::time_point next_{};
 };
 
-/// Drives the collectives and messages of one group on one rank. There is no thread behind it:
-/// everything moves on when this process starts, polls or waits for something of this group, and
-/// while it waits for another group of this backend. A wait spins for a moment, then sleeps.
-/// Threads: any; one moves things on at a time, and others may while it sleeps. abort() never
-/// waits.
-/// Errors: TimeoutError, PeerLost, UsageError for calls that differ between ranks, CommError; each
-/// names collective, number, group and rank, and the rank that is to blame. After the first the
-/// group is of no further use.
+/// Runs the collectives and messages of one group on one rank. There is no thread: calls advance
+/// when this process starts, polls or waits for a call of this group, and while it waits for
+/// another group of this backend. A wait spins briefly, then sleeps.
+/// Threads: any; one advances calls at a time, and others may while it sleeps. abort() never waits.
+/// Errors: TimeoutError, PeerLost, CommError, and UsageError for calls that differ between ranks,
+/// each with collective, number, group, rank, and the rank that caused it. After the first error
+/// the group is unusable.
 class Engine {
  public:
+  /// Options of an engine.
   struct Options {
-    /// Of the job on this machine.
+    /// Number of the job's ranks on this machine.
     int local_ranks = 1;
-    /// What errors call the ranks by, where they are some of the ranks of a larger group. Empty:
-    /// their own numbers.
+    /// Ranks as errors name them, if they are part of a larger group. Empty: their own numbers.
     std::vector<int> numbers = {};
   };
 
@@ -83,33 +82,36 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// Starts a task and takes it as far as peers allow.
+  /// Starts a task and advances it as far as peers allow.
   void start(std::shared_ptr<Task> task);
-  /// Moves everything on, and now and then looks, as wait() does, at what ends a wait: peers' lives
-  /// and the task's deadline. Returns whether the task has ended, well or not.
+  /// Advances all calls, and from time to time checks, like wait(), what ends a wait: peers' lives
+  /// and the task's deadline. Returns whether the task has ended, with or without an error.
   bool poll(const Task& task);
-  /// Waits for the task, until `until` at most. Returns whether it has ended. Throws its error.
+  /// Waits for the task, at most until `until`. Returns whether it has ended. Throws its error.
   bool wait(Task& task, Deadline until);
-  /// After a wait() that has not ended. Errors: TimeoutError.
+  /// After a wait() that has not ended.
+  /// Errors: TimeoutError.
   [[noreturn]] void throw_incomplete(const Task& task, std::chrono::milliseconds waited) const;
-  /// What errors say of the task; `ranks`: who is to blame.
+  /// Fields of the task's errors; `ranks`: the ranks that caused them.
   ErrorFields fields_of(const Task& task, std::vector<int> ranks = {}) const;
-  /// From any thread: waits end with an error.
+  /// Makes waits end with an error.
+  /// Threads: any.
   void abort();
-  /// Moves all engines of this process on. Returns whether any has something under way.
+  /// Advances all engines of this process. Returns whether any has a running call.
   static bool advance_all();
 
   struct Failure {
-    std::string reason;           ///< without the name of a collective; empty while the group works
-    std::vector<int> ranks = {};  ///< that are to blame, by the numbers that errors have
+    std::string reason;           ///< without the collective's name; empty while the group works
+    std::vector<int> ranks = {};  ///< the ranks that caused it, as errors name them
     bool is_peer_lost = false;    ///< a rank ended or left
-    bool by_abort = false;        ///< a rank gave the group up for a reason that only it knows
+    bool by_abort = false;        ///< a rank aborted the group for a reason that only it knows
   };
+  /// Why the group failed, as far as this rank has noticed.
   Failure failure();
-  /// Whether the group can go on: looks at every peer's life, which otherwise only waits do.
+  /// Why the group failed, after a check of every peer's life, which otherwise only waits do.
   Failure find_failure();
 
-  /// How long a wait spins before it sleeps: at first it does not.
+  /// How long a wait spins before it sleeps; initially 0.
   void set_spin(std::chrono::nanoseconds spin) { spin_ = spin; }
   Team& team() { return team_; }
 
@@ -117,7 +119,7 @@ class Engine {
   friend class Drivers<Engine>;
 
   bool advance() LOCKSTEP_REQUIRES(mutex_);
-  /// Does nothing while another thread advances it. Returns whether something is under way.
+  /// No effect while another thread advances it. Returns whether it has a running call.
   bool advance_if_free();
   bool advance_messages() LOCKSTEP_REQUIRES(mutex_);
   bool advance_stages() LOCKSTEP_REQUIRES(mutex_);
@@ -139,7 +141,8 @@ class Engine {
   Messages messages_ LOCKSTEP_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Task>> collectives_ LOCKSTEP_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Task>> exchanges_ LOCKSTEP_GUARDED_BY(mutex_);  ///< messages
-  /// Of collectives_: those before have posted all, reduced all.
+  /// Index in collectives_: those before it have posted everything; the next index: reduced
+  /// everything.
   std::size_t posted_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::size_t reduced_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::uint64_t collectives_started_ LOCKSTEP_GUARDED_BY(mutex_) = 0;

@@ -14,10 +14,10 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backends/shm/engine.h"
 
-/// What the tests of the engine share: ranks that are threads of one process.
+/// Helpers of the engine's tests: ranks are threads of one process.
 namespace lockstep::shm::testing_engine {
 
-/// The memory of a group that has `first_round` rounds behind it.
+/// The memory of a group that has already made `first_round` rounds.
 inline std::shared_ptr<Segment> make_segment(int ranks, std::uint32_t first_round = 0) {
   constexpr std::uint64_t kHeapBytes = 2 * 1024 * 1024;
   const Layout layout(ranks, kHeapBytes);
@@ -35,11 +35,11 @@ inline Deadline soon() {
   return Deadline::after(std::chrono::seconds(30));
 }
 
-/// What a rank ended with.
+/// How a rank ended.
 struct Outcome {
   std::string error = {};  ///< the type's name; empty: none
   ErrorFields fields = {};
-  std::string text = {};  ///< of the error; no part of what is compared
+  std::string text = {};  ///< of the error; not compared
 
   bool operator==(const Outcome& other) const {
     return error == other.error && describe(fields) == describe(other.fields) &&
@@ -55,7 +55,7 @@ struct Outcome {
 
 inline constexpr std::chrono::seconds kCallTimeout{20};
 
-/// How a call ends with an error that names `ranks`.
+/// The outcome of a call that ends with an error that names `ranks`.
 inline Outcome error_in(const char* error, const char* operation, std::uint64_t sequence,
                         int own_rank, std::vector<int> ranks,
                         std::chrono::milliseconds timeout = kCallTimeout) {

@@ -10,15 +10,15 @@ inline constexpr std::uint64_t kLineBytes = 64;
 inline constexpr std::uint64_t kPageBytes = 4096;
 inline constexpr std::uint64_t kControlBytes = kPageBytes;
 
-/// Rounds whose entries a rank keeps: how far it may run ahead of the slowest.
+/// Number of rounds whose entries a rank keeps: how far it may be ahead of the slowest rank.
 inline constexpr std::uint32_t kEntries = 64;
-/// Rounds whose data a rank keeps: two to work on while two are on their way.
+/// Number of rounds whose data a rank keeps: two to work on while two are in transfer.
 inline constexpr std::uint32_t kSlots = 4;
-/// Stays in the cache of a core while it is written by one and read by another.
+/// Stays in a core's cache while one rank writes and another reads it.
 inline constexpr std::uint64_t kSlotBytes = 256 * 1024;
-/// Of a peer's heap.
+/// Minimum size of a mapped window of a peer's heap.
 inline constexpr std::uint64_t kLeastWindowBytes = 64 * 1024 * 1024;
-/// Of a message between two ranks.
+/// Chunks of the ring for messages between two ranks, and their size.
 inline constexpr std::uint64_t kMessageChunks = 4;
 inline constexpr std::uint64_t kMessageChunkBytes = 64 * 1024;
 
@@ -31,23 +31,24 @@ struct Range {
   std::uint64_t bytes = 0;
 };
 
-/// The part of `bytes` bytes that rank `rank` reduces: whole cache lines, as equal as these allow.
-/// The parts of all ranks are disjoint and cover everything.
+/// The range of `bytes` bytes that rank `rank` reduces: whole cache lines, as equal as possible.
+/// The ranges of all ranks are disjoint and cover everything.
 Range share(std::uint64_t bytes, int ranks, int rank);
 
-/// Where everything lies in the segment that the ranks of a group share. Each rank has an arena and
-/// a heap of its own, which it populates itself, so that on a machine with several memories its
-/// pages are near it. All arenas come first, then all heaps; an arena is
+/// Offsets in the segment that the ranks of a group share. Each rank has an arena and a heap, which
+/// it populates itself, so on a NUMA machine its pages are near it. All arenas come first, then all
+/// heaps. An arena is
 ///
-///   control | message counters | entries | slots || message data
+///     control | message counters | entries | slots || message data
 ///
-/// The part before the || is populated at the start, the rest where it is used. Offsets are from
-/// the start of the segment; arenas and heaps start at multiples of 2 MiB.
+/// The part before || is populated at the start, the rest on use. Offsets are from the start of the
+/// segment; arenas and heaps start at multiples of 2 MiB.
 class Layout {
  public:
   /// `heap_bytes`: of each rank; a multiple of 2 MiB.
   Layout(int ranks, std::uint64_t heap_bytes);
-  /// With heaps for as much as one rank could ever take on a machine with so much memory.
+  /// A layout whose heaps are as large as one rank could ever need on a machine with that much
+  /// memory.
   static Layout for_memory(int ranks, std::uint64_t memory_bytes);
 
   int ranks() const { return ranks_; }
@@ -55,26 +56,26 @@ class Layout {
   std::uint64_t segment_bytes() const {
     return common_bytes() + heap_bytes_ * static_cast<std::uint64_t>(ranks_);
   }
-  /// All arenas.
+  /// Size of all arenas.
   std::uint64_t common_bytes() const { return arena(ranks_); }
-  /// The address space that a rank gives the group before it uses peers' heaps.
+  /// Address space that a rank reserves for the group before it uses peers' heaps.
   std::uint64_t reserved_bytes() const { return common_bytes() + heap_bytes_; }
 
   std::uint64_t arena(int rank) const;
   std::uint64_t control(int rank) const { return arena(rank); }
-  /// Counters of messages that the arena's rank has sent to `peer`, and received from it.
+  /// Counters of messages that the arena's rank has sent to `peer` and received from it.
   std::uint64_t message_counters(int rank, int peer) const;
   std::uint64_t entry(int rank, std::uint32_t round) const;
   std::uint64_t slot(int rank, std::uint32_t round) const;
-  /// What is populated at the start: so many bytes from arena(rank).
+  /// Bytes populated at the start, from arena(rank).
   std::uint64_t populated_bytes() const;
-  /// One chunk on its way from the arena's rank to `peer`.
+  /// A chunk of a message from the arena's rank to `peer`.
   std::uint64_t message_chunk(int rank, int peer, std::uint64_t number) const;
   Range heap(int rank) const;
-  /// Whose heap the offset lies in.
+  /// The rank whose heap contains the offset.
   int heap_owner(std::uint64_t offset) const;
-  /// The part of its heap in which a peer maps [offset, offset + bytes): one of few, so that what
-  /// lies near each other is mapped once, and no more than four times what it is needed for, or
+  /// The range of a heap that a peer maps for [offset, offset + bytes): one of few possible ranges,
+  /// so that close data is mapped once, and at most four times the needed size or
   /// kLeastWindowBytes.
   Range window(std::uint64_t offset, std::uint64_t bytes) const;
 

@@ -9,28 +9,29 @@
 
 namespace lockstep::shm {
 
-/// A message from one rank to another under way; matched with its counterpart by peer and tag, in
-/// the order of calls.
+/// A running message between two ranks; matched with its counterpart by peer and tag, in the order
+/// of calls.
 struct Message {
   enum class Direction { kSend, kReceive };
   static constexpr int kAnyPeer = -1;
 
   Direction direction = Direction::kSend;
-  /// Of a receive kAnyPeer, too: whose message it gets once one has begun to come.
+  /// kAnyPeer for a receive from any rank; then the sender once a message has begun to arrive.
   int peer = 0;
   std::int64_t tag = 0;
-  std::byte* data = nullptr;  ///< only read when sent
+  std::byte* data = nullptr;  ///< only read by a send
   std::uint64_t bytes = 0;
   bool complete = false;
   std::uint64_t passed_bytes = 0;
-  std::uint64_t order = 0;  ///< of receives, by the order of calls
+  std::uint64_t order = 0;  ///< of receives: number of the call
 };
 
-/// The messages of one rank with its peers. A message passes in chunks through a ring of the
-/// sender's arena; it is sent when all of it is in the ring or with the receiver. One that arrives
-/// while receives wait for other tags only is put aside, so that it does not block them.
-/// Threads: one at a time. Errors: UsageError when a message has another size than its receive;
-/// CommError when more is put aside than kMostAsideBytes.
+/// The messages of one rank with its peers. A message passes in chunks through a ring in the
+/// sender's arena; it is sent when all of it is in the ring or received. A message that arrives
+/// while receives wait only for other tags is stored aside, so that it does not block them.
+/// Threads: one at a time.
+/// Errors: UsageError if a message and its receive differ in size; CommError if more than
+/// kMostAsideBytes are stored aside.
 class Messages {
  public:
   static constexpr std::uint64_t kMostAsideBytes = std::uint64_t{1} << 30;
@@ -39,10 +40,10 @@ class Messages {
 
   void start_send(Message& message);
   void start_receive(Message& message);
-  /// Forgets a message of which nothing more will come.
+  /// Drops a message that will not continue.
   void forget(const Message& message);
 
-  /// Goes as far as peers allow.
+  /// Advances messages as far as peers allow.
   bool advance();
 
  private:
@@ -57,7 +58,7 @@ class Messages {
     std::deque<Message*> receives;
     std::uint64_t sent_chunks = 0;
     std::uint64_t received_chunks = 0;
-    /// The message that is coming in: into a receive, or aside.
+    /// Receive for the arriving message, or it is stored aside.
     Message* into = nullptr;
     bool aside = false;
     std::deque<Aside> put_aside;
@@ -72,7 +73,7 @@ class Messages {
 
   Team& team_;
   std::map<int, Channel> channels_;
-  std::deque<Message*> from_any_;  ///< receives that no message has begun to come for
+  std::deque<Message*> from_any_;  ///< receives without a message that has begun to arrive
   std::uint64_t receives_started_ = 0;
   std::uint64_t aside_bytes_ = 0;
 };

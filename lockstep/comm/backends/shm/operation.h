@@ -8,17 +8,18 @@
 
 namespace lockstep::shm {
 
+/// Result of a stage.
 enum class Progress {
-  kNone,  ///< nothing could be done: Team::blocked_on() says whose turn it is
+  kNone,  ///< nothing could be done: Team::blocked_on() is the rank to wait for
   kSome,
   kDone,
 };
 
-/// A collective of one group on its way, in three stages: post what peers need, reduce one's own
-/// part of it, finish by taking the results. The engine drives each as far as peers allow, in this
-/// order, and the stages of one collective before the same stages of the next: so later collectives
-/// may post while an earlier one still waits, and everything is reduced in the same order
-/// everywhere. No stage ever waits.
+/// A running collective of one group, in three stages: post the data that peers need, reduce this
+/// rank's part, finish by reading the results. The engine advances each as far as peers allow, in
+/// this order, and a stage of one collective before the same stage of the next. So later
+/// collectives may post while an earlier one waits, and everything is reduced in the same order on
+/// all ranks. No stage ever waits.
 /// Lifetime: the memory that the operation reads and writes must stay until it is finished.
 class Operation {
  public:
@@ -27,20 +28,20 @@ class Operation {
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
 
-  /// Called again and again until kDone.
+  /// Called repeatedly until kDone.
   virtual Progress post(Team& team) = 0;
   virtual Progress reduce(Team&) { return Progress::kDone; }
   virtual Progress finish(Team& team) = 0;
 
   const Call& call() const { return call_; }
-  /// Before the engine has it.
+  /// Call it before Engine::start.
   void set_name(std::string_view name);
 
  protected:
-  /// Writes what is called to the entry of the next round.
+  /// Writes the call to the entry of the next round.
   void write_call(Team& team) const;
-  /// Whether all have posted `round`, the first of this collective, and called the same.
-  /// Errors: UsageError naming a rank that called something else, and both calls.
+  /// Whether all ranks have posted `round`, the first of this collective, with the same call.
+  /// Errors: UsageError with a rank whose call differs, and both calls.
   bool all_called(Team& team, std::uint32_t round);
 
  private:

@@ -6,7 +6,7 @@
 
 namespace lockstep::shm {
 
-/// What one rank may run on, as it lies in shared memory for its peers.
+/// Processors that a rank may run on, in shared memory for its peers.
 struct Processors {
   static constexpr int kMost = 8192;  ///< the most that Linux supports
 
@@ -15,12 +15,12 @@ struct Processors {
   std::array<std::uint64_t, kMost / 64> allowed;  ///< a bit each
 };
 
-/// This thread's; `local_ranks` is the job's.
+/// This thread's processors; `local_ranks`: number of the job's ranks on this machine.
 Processors own_processors(int local_ranks);
 
-/// Whether all ranks of a group can run at the same time: whether to spin. Ranks that are bound to
-/// processors of their own need as many as there are ranks in the group; ranks that may all run on
-/// the same ones share these with the job's other ranks. The same answer on every rank.
+/// Whether all ranks of a group can run at the same time, so that spinning is useful. Ranks bound
+/// to different processors need one each; ranks that may run on the same processors share them with
+/// the job's other ranks. The same result on every rank.
 bool run_side_by_side(std::span<const Processors* const> ranks);
 
 }  // namespace lockstep::shm

@@ -13,26 +13,28 @@
 
 namespace lockstep::shm {
 
-/// The memory that the ranks of a group share, as this process sees it. What all ranks look at is
-/// mapped from the start, a heap only where it is used: by its own rank the whole of it, by the
-/// others in windows. Lives as long as anybody holds a tensor in it.
-/// Threads: any; map_heap() before others use that heap. Errors: SystemError.
+/// The shared memory of a group as this process maps it. Arenas are mapped from the start, heaps on
+/// use: a rank's own heap whole, those of peers in windows.
+/// Threads: any; map_heap() before others use that heap.
+/// Lifetime: exists while any tensor in it does.
+/// Errors: SystemError.
 class Segment {
  public:
   Segment(UniqueFd file, const Layout& layout);
 
   const Layout& layout() const { return layout_; }
   int file() const { return file_.get(); }
-  /// Of what lies in front of the heaps.
+  /// Address of an offset before the heaps.
   std::byte* at(std::uint64_t offset) const { return common_.data() + offset; }
   /// See SharedMapping::populate.
   void populate(std::uint64_t offset, std::uint64_t bytes) const {
     common_.populate(offset, bytes);
   }
 
-  /// The whole heap of a rank of this process. Lifetime: the segment's.
+  /// The whole heap of a rank of this process.
+  /// Lifetime: the segment's.
   const SharedMapping& map_heap(int rank);
-  /// Where in this process [offset, offset + bytes) of any rank's heap lies.
+  /// Address in this process of [offset, offset + bytes) in any rank's heap.
   std::byte* heap_at(std::uint64_t offset, std::uint64_t bytes);
 
  private:

@@ -12,15 +12,16 @@
 
 namespace lockstep::inline internal {
 
-/// Collectives through shared memory, for 1 to 64 ranks of one machine: CPU tensors, at memory
-/// speed and in rank order, so that results are the same bits on every rank and in every run.
-/// Calls that differ between ranks are refused on all of them.
+/// Collectives of CPU tensors through shared memory, for 1 to 64 ranks of one machine, at memory
+/// bandwidth and in rank order: the same bits on every rank and in every run. Calls that differ
+/// between ranks are refused on all of them.
 ///
-/// Tensors from allocate_tensor() are reduced where they lie; others are copied through slots.
-/// There is no communication thread: see shm::Engine. Works complete in the order of their calls.
-/// The methods of c10d::Backend (shm_c10d.cpp) call those of NativeBackend.
-/// Threads: any. Lifetime: tensors from allocate_tensor may outlive the backend.
-/// Errors: as shm::Engine; UsageError for tensors that it cannot take.
+/// Tensors from allocate_tensor() are reduced in place; others are copied through slots. There is
+/// no communication thread: see shm::Engine. Works complete in the order of their calls. The
+/// methods of c10d::Backend (shm_c10d.cpp) call those of NativeBackend.
+/// Threads: any.
+/// Lifetime: tensors from allocate_tensor may outlive the backend.
+/// Errors: as shm::Engine; UsageError for tensors that it does not support.
 class ShmBackend final : public c10d::Backend, public NativeBackend, public SharedMemory {
  public:
   ShmBackend(std::unique_ptr<shm::Engine> engine, std::chrono::milliseconds timeout);
@@ -113,18 +114,19 @@ class ShmBackend final : public c10d::Backend, public NativeBackend, public Shar
   std::chrono::milliseconds time_allowed(std::chrono::milliseconds timeout) const;
 
   const std::unique_ptr<shm::Engine> engine_;
-  /// The same on all ranks, each of which later watches for itself how far its peers are.
+  /// The same on all ranks, although each later watches the distance of its peers itself.
   const std::int64_t bucket_bytes_;
   const std::shared_ptr<MemoryHeap> heap_;
   std::chrono::milliseconds timeout_;
 };
 
-/// Connects the ranks of a group of which those of `config` may be a part: errors call them by
-/// `numbers` where it is not empty.
-/// Errors: BackendUnavailable, on all ranks, when they cannot share memory; as Work::wait.
+/// Connects the ranks of `config`. `numbers`: ranks as errors name them, if they are part of a
+/// larger group.
+/// Errors: BackendUnavailable, on all ranks, if they cannot share memory; as Work::wait.
 c10::intrusive_ptr<ShmBackend> connect_shm_backend(const BackendConfig& config,
                                                    const std::vector<int>& numbers = {});
 
+/// Connects the ranks of `config`.
 /// Errors: as connect_shm_backend.
 std::shared_ptr<NativeBackend> make_shm_backend(const BackendConfig& config);
 

@@ -9,14 +9,14 @@
 
 namespace lockstep::shm {
 
-/// Bytes that leave this rank, through part `part` of its slots.
+/// Bytes to send, through part `part` of this rank's slots.
 struct Outgoing {
   const std::byte* data = nullptr;
   std::uint64_t bytes = 0;
   int part = 0;
 };
 
-/// Bytes that come from part `part` of `peer`'s slots.
+/// Bytes to receive from part `part` of `peer`'s slots.
 struct Incoming {
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;
@@ -24,8 +24,8 @@ struct Incoming {
   int part = 0;
 };
 
-/// A tensor that becomes the reduction, in rank order, of what all ranks have in part `part`; this
-/// rank's own share of it is `own`, which does not pass through a slot.
+/// The reduction, in rank order, of what all ranks have in part `part`; this rank's own data is
+/// `own`, which does not pass through a slot.
 struct Reduced {
   Reduction reduction;
   const std::byte* own = nullptr;
@@ -34,7 +34,7 @@ struct Reduced {
   int part = 0;
 };
 
-/// What a rank sends to itself: copied once the ranks have agreed.
+/// What a rank sends to itself: copied once the ranks have agreed on the call.
 struct OwnCopy {
   std::byte* target = nullptr;
   const std::byte* source = nullptr;
@@ -42,8 +42,8 @@ struct OwnCopy {
   std::uint64_t bytes = 0;
 };
 
-/// What one rank sends and gets in a collective other than an all-reduce. Slots are divided into
-/// `parts` equal parts, and everything longer than a part takes several rounds.
+/// What one rank sends and receives in a collective other than an all-reduce. Slots are divided
+/// into `parts` equal parts; longer data takes several rounds.
 struct TransferPlan {
   Call call;
   int parts = 1;
@@ -51,17 +51,17 @@ struct TransferPlan {
   std::vector<Incoming> incoming = {};
   std::optional<Reduced> reduced = std::nullopt;
   OwnCopy own = {};
-  /// Of the longest piece that this rank sends or gets.
+  /// Longest piece that this rank sends or receives.
   std::uint64_t longest_bytes = 0;
-  /// Pieces may differ in size between ranks: these first tell each other what they send to whom
-  /// (outgoing[r] is for rank r, incoming comes from the ranks in order).
+  /// Pieces may differ in size between ranks: ranks first exchange the sizes (outgoing[r] is for
+  /// rank r, incoming is from the ranks in order).
   bool sizes_differ = false;
 };
 
 /// A broadcast, gather, scatter, all-gather, all-to-all, reduce, reduce-scatter or barrier: a rank
-/// copies what leaves it to a slot, a round at a time, and takes from its peers' slots what it
-/// gets. No tensor changes before all ranks have agreed. Errors: UsageError on every rank when one
-/// sends another size than its peer expects.
+/// copies what it sends to a slot, round by round, and reads what it receives from its peers'
+/// slots. No tensor changes before all ranks have agreed on the call.
+/// Errors: UsageError on every rank if one sends another size than its peer expects.
 std::unique_ptr<Operation> make_transfer(TransferPlan plan);
 
 }  // namespace lockstep::shm
