@@ -97,8 +97,9 @@ class Ratings : public Problem {
     optimizer = [](std::vector<at::Tensor> parameters) {
       return std::make_unique<torch::optim::Adagrad>(std::move(parameters), /*lr=*/0.1);
     };
-    tables = {{.name = "users", .rows = kUsers, .columns = 8, .deviation = 0.5, .seed = 1},
-              {.name = "items", .rows = kItems, .columns = 8, .deviation = 0.5, .seed = 2}};
+    tables = {
+        {.name = "users", .rows = kUsers, .columns = 8, .standard_deviation = 0.5, .seed = 1},
+        {.name = "items", .rows = kItems, .columns = 8, .standard_deviation = 0.5, .seed = 2}};
   }
 
   at::Tensor forward(const at::Tensor& chosen, const LookUp& look_up) override {

@@ -62,11 +62,11 @@ void measure(const lockstep::ProcessGroup& group, const Arguments& arguments, st
   };
   const ps::Parts parts{.parameters = {parameter}, .optimizer = sgd};
   std::optional<ps::Shard> shard;
-  std::shared_ptr<ps::ServerDesk> desk;
+  std::shared_ptr<ps::ParameterServer> desk;
   const bool is_server = group.rank() < arguments.servers;
   if (is_server) {
     shard.emplace(parts, group.rank(), arguments.servers);
-    desk = std::make_shared<ps::ServerDesk>(
+    desk = std::make_shared<ps::ParameterServer>(
         *shard, ps::UpdateRules{}, std::vector<std::int64_t>(static_cast<std::size_t>(trainers)));
   }
   const ps::ServedCalls calls(desk);

@@ -60,19 +60,19 @@ LoaderPosition::LoaderPosition(std::optional<std::size_t> dataset_size,
   if (!options.split_batches) batch_size_of_shard_ = options.batch_size;
 }
 
-std::pair<int, int> LoaderPosition::own_shards() const {
+std::pair<int, int> LoaderPosition::local_shards() const {
   if (logical_shards_ == 0) return {part_.rank, part_.rank + 1};
   const ShardBlock own = shards_of_rank(logical_shards_, part_.world_size, part_.rank);
   return {own.begin, own.end};
 }
 
 int LoaderPosition::batches_of_rank() const {
-  const auto [begin, end] = own_shards();
+  const auto [begin, end] = local_shards();
   return std::max(end - begin, 1);
 }
 
 int LoaderPosition::shard_of_turn(std::int64_t turn) const {
-  const auto [begin, end] = own_shards();
+  const auto [begin, end] = local_shards();
   return begin < end ? begin + static_cast<int>(turn) : shards();
 }
 
@@ -243,7 +243,7 @@ void LoaderPosition::advance() {
 
 // Of the step, by this rank's shards.
 std::vector<std::size_t> LoaderPosition::own_samples() const {
-  const auto [begin, end] = own_shards();
+  const auto [begin, end] = local_shards();
   SampleRange all = begin < end ? plan_->share(number_, begin) : SampleRange{};
   for (int shard = begin + 1; shard < end; ++shard) all.size += plan_->share(number_, shard).size;
   return order_.samples(all);

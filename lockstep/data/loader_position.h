@@ -165,7 +165,7 @@ class LoaderPosition {
  private:
   int shards() const { return logical_shards_ > 0 ? logical_shards_ : part_.world_size; }
   /// This rank's shards: the first, and one past the last.
-  std::pair<int, int> own_shards() const;
+  std::pair<int, int> local_shards() const;
   int batches_of_rank() const;
   bool is_without_shard() const { return logical_shards_ > 0 && shard_ == logical_shards_; }
   int shard_of_turn(std::int64_t turn) const;

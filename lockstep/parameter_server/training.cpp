@@ -15,7 +15,7 @@
 #include "lockstep/comm/internal/init_plan.h"
 #include "lockstep/parameter_server/internal/calls.h"
 #include "lockstep/parameter_server/internal/recovery_plan.h"
-#include "lockstep/parameter_server/internal/server_desk.h"
+#include "lockstep/parameter_server/internal/server.h"
 #include "lockstep/parameter_server/internal/shard.h"
 #include "lockstep/parameter_server/internal/shard_plan.h"
 #include "lockstep/parameter_server/internal/shard_snapshots.h"
@@ -35,7 +35,7 @@ std::string text_of(const Parts& parts, const TrainingOptions& options) {
       parts.parameters.size(), " parameters of ", count_elements(parts.parameters), " elements");
   for (const Table& table : parts.tables)
     text += concat(", '", table.name, "' of ", table.rows, " x ", table.columns, ", seed ",
-                   table.seed, ", deviation ", table.deviation);
+                   table.seed, ", standard_deviation ", table.standard_deviation);
   return text;
 }
 
@@ -117,10 +117,10 @@ class Training::Impl {
   std::int64_t done_ = 0;              ///< steps of this trainer
   std::int64_t was_trainer_ = -1;      ///< its number, which servers know; -1: it was none
   std::vector<std::int64_t> begin_;    ///< the trainers' steps when the generation began
-  std::shared_ptr<ServerDesk> desk_;
+  std::shared_ptr<ParameterServer> server_;
   std::optional<ServedCalls> calls_;
   std::optional<rpc::Session> session_;
-  std::optional<Departures> others_;  ///< while the session lasts
+  std::optional<ProcessExits> others_;  ///< while the session lasts
   const std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };
 
@@ -246,7 +246,7 @@ void Training::Impl::recover() {
   ServerStanding own;
   if (!is_trainer()) {
     if (shard_) own.updates = shard_->updates();
-    own.has_next = desk_ && desk_->has_next();
+    own.has_next = server_ && server_->has_next();
     if (snapshots_) own.snapshots = snapshots_->whole();
   }
   const auto rows = gather_rows(group_, to_numbers(own));
@@ -274,10 +274,11 @@ void Training::Impl::recover() {
     const Recovery& plan = plans[static_cast<std::size_t>(role_->index)];
     if (!shard_) shard_.emplace(parts_, role_->index, options_.servers);
     if (plan.kind == Recovery::Kind::kSnapshot) restore(plan.updates);
-    if (plan.kind == Recovery::Kind::kKeep && shard_->updates() < plan.updates) desk_->make_next();
-    if (desk_) desk_->check();  // Half an update is no state to go on from.
-    if (desk_) left_at_ = desk_->done();
-    desk_.reset();
+    if (plan.kind == Recovery::Kind::kKeep && shard_->updates() < plan.updates)
+      server_->make_next();
+    if (server_) server_->check();  // Half an update is no state to go on from.
+    if (server_) left_at_ = server_->done();
+    server_.reset();
   });
 }
 
@@ -326,13 +327,13 @@ void Training::Impl::agree_on_steps() {
 
 void Training::Impl::open_session() {
   if (!is_trainer()) {
-    desk_ = std::make_shared<ServerDesk>(
+    server_ = std::make_shared<ParameterServer>(
         *shard_,
         UpdateRules{.staleness = options_.staleness,
                     .after_update = [this](std::int64_t clock) { after_update(clock); }},
         begin_);
   }
-  calls_.emplace(desk_);
+  calls_.emplace(server_);
   session_.emplace(rpc::init(name_of(*role_), group_, {.timeout = timeout()}));
 }
 
@@ -340,15 +341,16 @@ void Training::Impl::open_session() {
 void Training::Impl::serve() {
   const auto trainers = ranks_of(roles_, Role::Kind::kTrainer);
   const auto look = [&] {
-    desk_->check();  // First: trainers that were told of it die of it.
+    server_->check();  // First: trainers that were told of it die of it.
     check_if_over(link_);
   };
   others_.emplace();
   TrainerWatch watch(timeout());
-  while (!desk_->all_finished()) {
+  while (!server_->all_finished()) {
     look();
     others_->check();
-    if (const auto silent = watch.find_silent(desk_->heard(), std::chrono::steady_clock::now())) {
+    if (const auto silent =
+            watch.find_silent(server_->activity(), std::chrono::steady_clock::now())) {
       const int rank = trainers[static_cast<std::size_t>(*silent)];
       throw TimeoutError(
           {.operation = concat("parameter server ", role_->index),
@@ -405,7 +407,7 @@ void Training::Impl::let_go() {
   others_.reset();
   session_.reset();
   calls_.reset();
-  if (desk_) desk_->forget_callers();
+  if (server_) server_->forget_callers();
 }
 
 }  // namespace lockstep::parameter_server

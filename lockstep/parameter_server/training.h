@@ -24,9 +24,9 @@ struct Table {
   std::string name;
   std::int64_t rows = 0;
   std::int64_t columns = 0;
-  /// Standard deviation of the rows' normally distributed initial values, which depend on `seed`
-  /// alone, for any number of servers.
-  double deviation = 1;
+  /// Standard standard_deviation of the rows' normally distributed initial values, which depend on
+  /// `seed` alone, for any number of servers.
+  double standard_deviation = 1;
   std::uint64_t seed = 0;
 };
 

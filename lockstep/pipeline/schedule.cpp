@@ -146,7 +146,7 @@ PipelineSimulation simulate_pipeline(PipelineSchedule schedule, const PipelineSh
     plans.push_back(plan_pipeline(schedule, shape, rank));
   }
   PipelineSimulation result;
-  result.most_activations.assign(plans.size(), 0);
+  result.max_activations.assign(plans.size(), 0);
   std::vector<std::size_t> next(plans.size(), 0);
   std::vector<double> free_at(plans.size(), 0.0);
   std::vector<int> activations(plans.size(), 0);
@@ -174,7 +174,7 @@ PipelineSimulation simulate_pipeline(PipelineSchedule schedule, const PipelineSh
     free_at[rank] = end;
     ++next[rank];
     activations[rank] += is_forward ? 1 : -1;
-    result.most_activations[rank] = std::max(result.most_activations[rank], activations[rank]);
+    result.max_activations[rank] = std::max(result.max_activations[rank], activations[rank]);
     result.makespan = std::max(result.makespan, end);
     result.actions.push_back(*first);
   }

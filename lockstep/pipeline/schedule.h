@@ -79,7 +79,7 @@ struct PipelineSimulation {
   double makespan = 0;
   double bubble_fraction = 0;  ///< idle fraction of the time of all ranks
   /// By rank: the largest number of forward passes whose backward passes have not yet run.
-  std::vector<int> most_activations;
+  std::vector<int> max_activations;
 };
 
 /// Simulates plan_pipeline()'s plans of all ranks.

@@ -103,7 +103,7 @@ TEST(PipelineSchedule, ActivationsThatAreKept) {
                     ? shape.ranks - rank
                     : 2 * (shape.ranks - rank - 1) + (shape.chunks_per_rank - 1) * shape.ranks + 1;
       }
-      const int most = simulation.most_activations[static_cast<std::size_t>(rank)];
+      const int most = simulation.max_activations[static_cast<std::size_t>(rank)];
       EXPECT_LE(most, std::min(all, bound));
       if (!is_uneven(shape)) {
         EXPECT_EQ(most, std::min(all, bound));

@@ -34,7 +34,7 @@ struct StepSummary {
   struct Rank {
     std::array<Time, kStepPhases> mean{};  ///< per step, by StepPhase
     /// Number of compared steps in which this rank arrived last at the exchange.
-    std::int64_t came_last = 0;
+    std::int64_t arrived_last = 0;
     /// Mean time between its arrival and the last one.
     Time ahead{};
   };
@@ -46,7 +46,7 @@ struct StepSummary {
   /// different clocks, the rank that waits least in the exchange. nullopt for one rank or no steps.
   std::optional<int> straggler = std::nullopt;
   /// Time per step that the other ranks wait for it, in the mean over these ranks.
-  Time waited_for{};
+  Time straggler_delay{};
 };
 
 /// Table for people: one line per rank, in ms per step, and a line about the straggler.

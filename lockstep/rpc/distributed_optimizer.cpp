@@ -59,7 +59,7 @@ DistributedOptimizer::DistributedOptimizer(const std::string& optimizer,
   for (const auto& [owner, owned] : by_owner) {
     optimizers_.push_back(remote(owner, kMake + optimizer, owned));
   }
-  for (const RRef& made : optimizers_) made.wait_until_made();
+  for (const RRef& made : optimizers_) made.wait_until_ready();
 }
 
 void DistributedOptimizer::step(const AutogradContext& context) {

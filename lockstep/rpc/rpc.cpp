@@ -18,7 +18,7 @@ int rank_of(const Worker& worker, const Target& target) {
 std::shared_ptr<PendingCall> send_to_owner(const RRef& value, CallRequest request,
                                            Target::Timeout timeout) {
   const RRefState& state = value.state();
-  state.wait_until_made();
+  state.wait_until_ready();
   request.object = state.key();
   return state.worker()->send(state.key().owner, std::move(request), timeout, {value.to_value()});
 }
@@ -167,7 +167,7 @@ c10::IValue kept_value(const RRef& value) {
                             "' of a value that '", state.ownerName(),
                             "' owns; use to_here(), or call a function there"));
   }
-  state.wait_until_made();
+  state.wait_until_ready();
   return worker->rrefs().value(state.key());
 }
 

@@ -28,7 +28,7 @@ std::shared_ptr<Worker> RRefState::worker() const {
   return worker;
 }
 
-void RRefState::wait_until_made() const {
+void RRefState::wait_until_ready() const {
   if (making_) making_->wait();
 }
 
@@ -57,8 +57,8 @@ bool RRef::is_owner() const {
   return state().isOwner();
 }
 
-void RRef::wait_until_made() const {
-  state().wait_until_made();
+void RRef::wait_until_ready() const {
+  state().wait_until_ready();
 }
 
 c10::IValue RRef::to_value() const {

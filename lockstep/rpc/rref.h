@@ -44,7 +44,7 @@ class RRef {
 
   /// Waits until the owner has the value.
   /// Errors: as rpc::call, if there will be no value.
-  void wait_until_made() const;
+  void wait_until_ready() const;
 
   /// Copies the value from its owner.
   /// Errors: RemoteError if the function that makes the value failed; UsageError for a value that

@@ -17,7 +17,7 @@
 #include "lockstep/snapshot/checkpoint/stored_tensors.h"
 #include "lockstep/snapshot/internal/archive_writer.h"
 #include "lockstep/snapshot/internal/safetensors_header.h"
-#include "lockstep/snapshot/pickle/pickle_text.h"
+#include "lockstep/snapshot/pickle/pickle_writer.h"
 #include "lockstep/snapshot/pickle/storage_types.h"
 
 namespace lockstep {
@@ -171,7 +171,7 @@ void check_torch_dtype(const CheckpointTensor& tensor) {
 
 /// A piece of a tensor, as torch.save writes it.
 void write_piece(HashedFile& file, const at::Tensor& values) {
-  PickleText pickle;
+  PickleWriter pickle;
   put_tensor(pickle, values.scalar_type(), values.sizes().vec(), "0");
   ArchiveWriter archive([&](const void* data, std::size_t bytes) { file.write(data, bytes); });
   add_text(archive, kPickleRecord, pickle.finish());
@@ -219,7 +219,7 @@ void write_distributed(const std::filesystem::path& folder, const Sources& sourc
 
 /// Its own checksum is in the archive.
 void write_torch_save(const std::filesystem::path& path, const Sources& sources) {
-  PickleText pickle;
+  PickleWriter pickle;
   pickle.dict();
   for (std::size_t i = 0; i < sources.tensors().size(); ++i) {
     const CheckpointTensor& tensor = sources.tensors()[i].tensor;

@@ -87,7 +87,7 @@ SnapshotDirectory::SnapshotDirectory(std::filesystem::path path,
       keep_last_(options.keep_last),
       asynchronous_(options.asynchronous),
       sharded_(options.sharded),
-      share_timeout_(options.share_timeout),
+      share_timeout_(options.shard_timeout),
       group_(group_or_default(options.process_group)),
       copy_(std::make_unique<StateCopy>()),
       writing_(std::make_unique<BackgroundTask>("save a snapshot in the background")) {
@@ -200,9 +200,9 @@ void SnapshotDirectory::written(const SnapshotName& name) {
                  [this](const SnapshotName& deleted) { whole_.erase(deleted); });
 }
 
-std::optional<Resumed> SnapshotDirectory::load_latest(
+std::optional<LoadedSnapshot> SnapshotDirectory::load_latest(
     torch::nn::Module& module, torch::optim::Optimizer& optimizer,
-    const std::function<void(const Resumed&)>& check) {
+    const std::function<void(const LoadedSnapshot&)>& check) {
   writing_->finish();  // Its error stays for wait(): here one rank alone would have it.
   std::optional<Snapshot> snapshot;
   std::string decision;
@@ -233,7 +233,7 @@ std::optional<Resumed> SnapshotDirectory::load_latest(
   const std::optional<c10::Device> device = cuda_device(module);
   std::optional<at::Tensor> cpu_state;
   std::optional<at::Tensor> cuda_state;
-  Resumed resumed{.path = file};
+  LoadedSnapshot resumed{.path = file};
   run_on_all(group_, concat("load ", source), [&] {
     if (!snapshot) snapshot = load_snapshot(file);
     check_state_dict(module, snapshot->model, source);

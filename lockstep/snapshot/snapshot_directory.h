@@ -45,7 +45,7 @@ struct SnapshotDirectoryOptions {
   /// whatever this option says.
   bool sharded = false;
   /// How long rank 0 waits for the other ranks' shards before it gives up the snapshot.
-  std::chrono::milliseconds share_timeout = std::chrono::minutes(10);
+  std::chrono::milliseconds shard_timeout = std::chrono::minutes(10);
   /// The ranks of the job. Empty: the default group, or this process alone without one.
   ProcessGroup process_group = {};
 };
@@ -66,7 +66,7 @@ struct SaveOptions {
 };
 
 /// The snapshot that load_latest() loaded.
-struct Resumed {
+struct LoadedSnapshot {
   std::filesystem::path path;
   std::int64_t epoch = 0;
   std::int64_t step = 0;
@@ -136,8 +136,9 @@ class SnapshotDirectory {
   /// Errors: CorruptFile if there are snapshots and none is complete; UsageError if module or
   /// optimizer differ from the saved ones, or for a file of another program; SystemError for an
   /// unreadable directory; PeerFailed on ranks whose peers failed; else as Work::wait.
-  std::optional<Resumed> load_latest(torch::nn::Module& module, torch::optim::Optimizer& optimizer,
-                                     const std::function<void(const Resumed&)>& check = {});
+  std::optional<LoadedSnapshot> load_latest(
+      torch::nn::Module& module, torch::optim::Optimizer& optimizer,
+      const std::function<void(const LoadedSnapshot&)>& check = {});
 
   /// Reads the newest complete snapshot, chosen as by load_latest(); nullopt if there is none. Not
   /// collective.

@@ -46,7 +46,7 @@ class SnapshotDirectoryTest : public ::testing::Test {
       save(run, step);
     }
   }
-  std::optional<Resumed> load_latest(Training& run) {
+  std::optional<LoadedSnapshot> load_latest(Training& run) {
     return SnapshotDirectory(path()).load_latest(*run.net, run.optimizer);
   }
 
@@ -129,7 +129,7 @@ TEST_F(SnapshotDirectoryTest, WhatTheCheckRefusesIsNotLoaded) {
   train(run.net, run.optimizer, 1);
   Training same;
   load_state_dict(*same.net, state_dict(*run.net), "the other");
-  const auto refuse = [](const Resumed& found) {
+  const auto refuse = [](const LoadedSnapshot& found) {
     throw UsageError("refused " + std::to_string(found.step));
   };
   EXPECT_EQ(message_of<UsageError>(

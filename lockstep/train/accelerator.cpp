@@ -15,13 +15,13 @@ namespace lockstep {
 
 AccumulateGuard::AccumulateGuard(std::shared_ptr<AcceleratorState> state)
     : state_(std::move(state)) {
-  state_->begin_turn();
+  state_->begin_micro_batch();
   if (state_->sync_gradients()) return;
   for (const auto& replica : state_->replicas) local_.push_back(replica->no_sync());
 }
 
 AccumulateGuard::~AccumulateGuard() {
-  state_->end_turn();
+  state_->end_micro_batch();
 }
 
 Accelerator::Accelerator(const AcceleratorOptions& options) : has_joined_(!is_initialized()) {

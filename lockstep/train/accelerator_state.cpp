@@ -168,7 +168,7 @@ void AcceleratorState::add_loader(const std::shared_ptr<LoaderPosition>& loader)
   loaders.push_back(loader);
 }
 
-void AcceleratorState::begin_turn() {
+void AcceleratorState::begin_micro_batch() {
   if (shards_) return;  // The loader says which batches make up a step.
   end_left_group();
   is_given_up_ = false;
@@ -183,7 +183,7 @@ void AcceleratorState::begin_turn() {
   if (!sync_gradients_ && loader) pass_of_group_ = loader->pass();
 }
 
-void AcceleratorState::end_turn() {
+void AcceleratorState::end_micro_batch() {
   if (!shards_ && sync_gradients_) turn_of_step_ = 0;
 }
 
@@ -301,7 +301,7 @@ void AcceleratorState::plan_step(int most_batches) {
   if (group_.world_size() == 1 && batches_of_step_ == 1) is_weighted_ = false;
 }
 
-bool AcceleratorState::may_zero_grad(Stepped& stepped) {
+bool AcceleratorState::may_zero_grad(PreparedOptimizerState& stepped) {
   end_left_group();
   const bool is_after_step = stepped.called_at_turn == turn_;
   const bool may =
@@ -333,7 +333,7 @@ void AcceleratorState::unscale_gradients(const std::vector<at::Tensor>& paramete
   }
 }
 
-void AcceleratorState::step(Stepped& stepped) {
+void AcceleratorState::step(PreparedOptimizerState& stepped) {
   end_left_group();
   stepped.called_at_turn = turn_;
   if (!sync_gradients() || is_given_up_) return;
@@ -355,7 +355,7 @@ void AcceleratorState::step(Stepped& stepped) {
 }
 
 // False: ranks were lost, and the update does not count.
-bool AcceleratorState::update(Stepped& stepped, bool is_finite) {
+bool AcceleratorState::update(PreparedOptimizerState& stepped, bool is_finite) {
   if (training_) training_->begin_update(stepped);
   stepped.at_turn = turn_;
   stepped.was_skipped = !is_finite;
@@ -375,7 +375,7 @@ bool AcceleratorState::update(Stepped& stepped, bool is_finite) {
   });
 }
 
-void AcceleratorState::step(Scheduled& scheduled) {
+void AcceleratorState::step(PreparedSchedulerState& scheduled) {
   end_left_group();
   if (is_discarding()) return;
   if (!sync_gradients() || was_step_skipped()) return;
@@ -387,7 +387,7 @@ bool AcceleratorState::was_step_skipped() const {
   return std::ranges::any_of(optimizers, [](const auto& one) { return one->was_skipped; });
 }
 
-bool AcceleratorState::look_at_gradients(Stepped& stepped) {
+bool AcceleratorState::look_at_gradients(PreparedOptimizerState& stepped) {
   if (options_.non_finite == NonFinite::kIgnore) return true;
   // Gradients that are scaled may overflow, and the scaler skips such steps.
   if (scaler_.is_enabled()) return look_at_losses();
@@ -422,7 +422,7 @@ bool AcceleratorState::judge(const std::string& text) const {
   return !skips;
 }
 
-void AcceleratorState::find_replicas(Stepped& stepped) const {
+void AcceleratorState::find_replicas(PreparedOptimizerState& stepped) const {
   for (const auto& replica : replicas) {
     const std::vector<at::Tensor> parameters = replica->module()->parameters();
     const auto is_of_it = [&](const at::Tensor& parameter) {

@@ -64,7 +64,7 @@ class PreparedReplica {
 class AcceleratorState {
  public:
   /// A prepared optimizer.
-  struct Stepped {
+  struct PreparedOptimizerState {
     torch::optim::Optimizer* optimizer = nullptr;
     bool is_unscaled = false;
     bool was_skipped = false;
@@ -80,7 +80,7 @@ class AcceleratorState {
     std::vector<const PreparedReplica*> replicas{};
   };
   /// A prepared scheduler.
-  struct Scheduled {
+  struct PreparedSchedulerState {
     torch::optim::LRScheduler* scheduler = nullptr;
     std::int64_t steps = 0;
   };
@@ -172,20 +172,20 @@ class AcceleratorState {
   void print(std::string line);
 
   /// Begins a turn: one of the accumulated batches of a step. Gradients are exchanged in the last.
-  void begin_turn();
+  void begin_micro_batch();
   /// Ends the turn.
-  void end_turn();
+  void end_micro_batch();
   /// As Accelerator::sync_gradients.
   bool sync_gradients() const;
 
   /// As Accelerator::backward.
   void backward(const at::Tensor& loss, std::optional<double> weight);
   /// Whether PreparedOptimizer::zero_grad() is to clear: false while the step is incomplete.
-  bool may_zero_grad(Stepped& stepped);
+  bool may_zero_grad(PreparedOptimizerState& stepped);
   /// As PreparedOptimizer::step.
-  void step(Stepped& stepped);
+  void step(PreparedOptimizerState& stepped);
   /// As PreparedScheduler::step.
-  void step(Scheduled& scheduled);
+  void step(PreparedSchedulerState& scheduled);
   /// Divides the gradients of each optimizer that has some of these parameters by the loss scale,
   /// once per step.
   void unscale_gradients(const std::vector<at::Tensor>& parameters);
@@ -256,8 +256,8 @@ class AcceleratorState {
   std::optional<at::ScalarType> autocast_dtype() const { return autocast_dtype_; }
 
   std::vector<std::shared_ptr<PreparedReplica>> replicas{};
-  std::vector<std::shared_ptr<Stepped>> optimizers{};
-  std::vector<std::shared_ptr<Scheduled>> schedulers{};
+  std::vector<std::shared_ptr<PreparedOptimizerState>> optimizers{};
+  std::vector<std::shared_ptr<PreparedSchedulerState>> schedulers{};
   std::vector<std::shared_ptr<LoaderPosition>> loaders{};
   /// An object of Accelerator::register_for_checkpointing.
   struct Registered {
@@ -283,11 +283,11 @@ class AcceleratorState {
   void check_saved_shards(const c10::IValue& values, const std::string& source) const;
   void update_scaler();
   /// Replays a scheduler's steps; learning rates stay as the optimizers have them.
-  void go_to(Scheduled& scheduled, std::int64_t steps);
+  void go_to(PreparedSchedulerState& scheduled, std::int64_t steps);
   /// Whether the optimizer may step.
-  bool look_at_gradients(Stepped& stepped);
-  bool update(Stepped& stepped, bool is_finite);
-  void find_replicas(Stepped& stepped) const;
+  bool look_at_gradients(PreparedOptimizerState& stepped);
+  bool update(PreparedOptimizerState& stepped, bool is_finite);
+  void find_replicas(PreparedOptimizerState& stepped) const;
   bool look_at_losses() const;
   bool judge(const std::string& text) const;
   std::vector<std::string> ranks_with_bad_loss() const;

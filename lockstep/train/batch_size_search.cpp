@@ -96,7 +96,7 @@ void BatchSizeSearch::note_memory() {
       {most_bytes_, allocated_bytes() - allocated_before_, resident_bytes() - resident_before_});
 }
 
-bool BatchSizeSearch::goes_on(std::int64_t samples) {
+bool BatchSizeSearch::needs_another_step(std::int64_t samples) {
   note_memory();
   samples_ += static_cast<double>(samples);
   // What a first step has to prepare says nothing of the others.

@@ -58,7 +58,7 @@ class BatchSizeSearch {
   /// Records the memory in use; call it where a trial's memory peaks.
   void note_memory();
   /// Records a completed step of so many samples; returns whether the trial needs another.
-  bool goes_on(std::int64_t samples);
+  bool needs_another_step(std::int64_t samples);
 
   /// Errors: UsageError if not even the first size fits.
   FoundBatchSize found() const;

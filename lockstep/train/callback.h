@@ -41,7 +41,7 @@ struct TrainerState {
   /// In on_fit_end: the run was preempted and has saved.
   bool is_preempted = false;
   /// There is validation data, and val_check_interval is not empty.
-  bool validates = false;
+  bool has_validation = false;
   /// Set it on all ranks to write a snapshot after this batch.
   bool save_requested = false;
 

@@ -34,7 +34,7 @@ constexpr std::size_t kKnown = 1;
 constexpr std::size_t kWaited = 2;
 
 void check_validates(const char* who, const TrainerState& state) {
-  if (state.validates) return;
+  if (state.has_validation) return;
   throw UsageError(concat(who,
                           ": there is no validation, whose metrics it needs; give fit() "
                           "validation data and val_check_interval a length"));

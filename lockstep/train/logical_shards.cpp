@@ -100,7 +100,7 @@ class LogicalShards::Impl {
   void take_gradients(double loss, const ShardWeight& weight);
   void end_step(std::int64_t step);
   void restore_buffers();
-  void give_up_step();
+  void discard_step();
 
  private:
   // Where a tensor's elements lie in a flat one.
@@ -127,7 +127,7 @@ class LogicalShards::Impl {
   bool adopt_gradient(const at::Tensor& parameter, std::size_t flat);
   static bool copy_gradient(const at::Tensor& parameter, const Place& place,
                             const std::vector<at::Tensor>& flats);
-  void push_buffer(const Buffer& buffer, double part_of_step, const at::Tensor& changed,
+  void push_buffer(const Buffer& buffer, double fraction_of_step, const at::Tensor& changed,
                    const std::vector<at::Tensor>& flats) const;
   void take_buffers(const std::vector<at::Tensor>& sums, const double* changes);
 
@@ -231,7 +231,7 @@ at::Tensor LogicalShards::Impl::part(const std::vector<at::Tensor>& flats, const
 }
 
 void LogicalShards::Impl::begin_step(std::int64_t step) {
-  give_up_step();
+  discard_step();
   step_ = step;
   for (Buffer& buffer : buffers_) buffer.before.copy_(buffer.tensor);
   next_ = own_.size() > 0 ? own_.begin : options_.shards;
@@ -245,7 +245,7 @@ void LogicalShards::Impl::begin_shard(std::int64_t step, int shard) {
     throw UsageError(
         concat("logical_shards: shard ", shard, " of step ", step, " begins on rank ",
                group_.rank(), ", whose next is ", is_open_ ? next_ : first,
-               "; begin those of own_shards() in their order, each with a backward()"));
+               "; begin those of local_shards() in their order, each with a backward()"));
   }
   const at::NoGradGuard no_grad;
   seed_step(options_.seed, shard, step, group_.device());
@@ -292,8 +292,8 @@ void LogicalShards::Impl::take_gradients(double loss, const ShardWeight& weight)
   const at::Tensor counts = flats[counts_.flat].narrow(0, counts_.from, number_of_counts());
   counts.zero_();
   auto* const count = counts.mutable_data_ptr<double>();
-  if (weight.part_of_step > 0) {
-    count[kLoss] = loss * weight.part_of_step;
+  if (weight.fraction_of_step > 0) {
+    count[kLoss] = loss * weight.fraction_of_step;
     count[kShards] = 1;
     if (weight.weight) count[kWeighted] = 1;
     count[kWeight] = weight.weight.value_or(0);
@@ -303,7 +303,7 @@ void LogicalShards::Impl::take_gradients(double loss, const ShardWeight& weight)
     if (has_gradient) count[static_cast<std::size_t>(kCounts) + i] = 1;
   }
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
-    push_buffer(buffers_[i], weight.part_of_step,
+    push_buffer(buffers_[i], weight.fraction_of_step,
                 counts[static_cast<std::int64_t>(kCounts + parameters_.size() + i)], flats);
   }
   sum_->push(next_);
@@ -340,10 +340,10 @@ bool LogicalShards::Impl::copy_gradient(const at::Tensor& parameter, const Place
   return true;
 }
 
-void LogicalShards::Impl::push_buffer(const Buffer& buffer, double part_of_step,
+void LogicalShards::Impl::push_buffer(const Buffer& buffer, double fraction_of_step,
                                       const at::Tensor& changed,
                                       const std::vector<at::Tensor>& flats) const {
-  const bool has_changed = part_of_step > 0 && !are_same_values(buffer.tensor, buffer.before);
+  const bool has_changed = fraction_of_step > 0 && !are_same_values(buffer.tensor, buffer.before);
   if (!buffer.place) {
     if (!has_changed) return;
     refuse_with_shards(concat("the buffer '", buffer.name, "', which changes and has ",
@@ -363,7 +363,7 @@ void LogicalShards::Impl::push_buffer(const Buffer& buffer, double part_of_step,
     target.zero_();
   } else if (is_number(buffer.tensor)) {
     at::Tensor change = at::sub(real_view(buffer.tensor), real_view(buffer.before));
-    target.copy_(change.mul_(part_of_step));
+    target.copy_(change.mul_(fraction_of_step));
   } else {
     target.copy_(buffer.tensor.to(at::kLong) - buffer.before.to(at::kLong));
   }
@@ -434,7 +434,7 @@ void LogicalShards::Impl::restore_buffers() {
   for (const Buffer& buffer : buffers_) buffer.tensor.copy_(buffer.before);
 }
 
-void LogicalShards::Impl::give_up_step() {
+void LogicalShards::Impl::discard_step() {
   if (memory_) memory_->close();
   if (sum_) sum_->clear();
   has_begun_ = is_open_ = false;
@@ -447,7 +447,7 @@ LogicalShards::LogicalShards(const std::vector<std::shared_ptr<torch::nn::Module
 LogicalShards::~LogicalShards() = default;
 LogicalShards::LogicalShards(LogicalShards&&) noexcept = default;
 
-std::vector<int> LogicalShards::own_shards() const {
+std::vector<int> LogicalShards::local_shards() const {
   std::vector<int> shards;
   for (int shard = impl_->own().begin; shard < impl_->own().end; ++shard) shards.push_back(shard);
   return shards;
@@ -459,8 +459,8 @@ void LogicalShards::begin_shard(std::int64_t step, int shard) {
 
 void LogicalShards::backward(const at::Tensor& loss, const ShardWeight& weight) {
   impl_->begin_backward();
-  const bool counts = weight.part_of_step > 0;
-  if (counts) (loss * weight.weight.value_or(weight.part_of_step)).backward();
+  const bool counts = weight.fraction_of_step > 0;
+  if (counts) (loss * weight.weight.value_or(weight.fraction_of_step)).backward();
   impl_->take_gradients(counts ? loss.item<double>() : 0, weight);
 }
 
@@ -488,8 +488,8 @@ void LogicalShards::restore_buffers() {
   impl_->restore_buffers();
 }
 
-void LogicalShards::give_up_step() {
-  impl_->give_up_step();
+void LogicalShards::discard_step() {
+  impl_->discard_step();
 }
 
 }  // namespace lockstep

@@ -31,9 +31,9 @@ struct LogicalShardsOptions {
 /// Weight of a shard's loss, which is the mean over the shard's samples.
 struct ShardWeight {
   /// Samples of the shard / samples of the step. 0: the shard has no samples; its loss is ignored.
-  double part_of_step = 1;
-  /// Replaces part_of_step, for example by a number of tokens: gradients are then divided by the
-  /// sum of all weights. Set it for all shards of a step or for none.
+  double fraction_of_step = 1;
+  /// Replaces fraction_of_step, for example by a number of tokens: gradients are then divided by
+  /// the sum of all weights. Set it for all shards of a step or for none.
   std::optional<double> weight = std::nullopt;
 };
 
@@ -44,17 +44,17 @@ struct ShardWeight {
 /// lockstep::LogicalShards shards({net}, {.shards = 8});
 /// for (std::int64_t step = 0; step < steps; ++step) {
 ///   optimizer.zero_grad();
-///   for (const int shard : shards.own_shards()) {
+///   for (const int shard : shards.local_shards()) {
 ///     shards.begin_shard(step, shard);
 ///     auto [inputs, targets] = batch_of(step, shard);  // does not depend on the rank
-///     shards.backward(loss_of(net(inputs), targets), {.part_of_step = 1.0 / 8});
+///     shards.backward(loss_of(net(inputs), targets), {.fraction_of_step = 1.0 / 8});
 ///   }
 ///   shards.end_step(step);  // .grad is the sum over all shards
 ///   optimizer.step();
 /// }
 /// ```
 ///
-/// A shard's gradient is that of its loss × part_of_step. Gradients are summed along one binary
+/// A shard's gradient is that of its loss × fraction_of_step. Gradients are summed along one binary
 /// tree over the shards (docs/guides/same-bits.md), so the result is the gradient of the mean over
 /// all samples of the step.
 ///
@@ -80,13 +80,13 @@ class LogicalShards {
 
   /// The shards that this rank computes, in order. Empty on some ranks if there are fewer shards
   /// than ranks.
-  std::vector<int> own_shards() const;
+  std::vector<int> local_shards() const;
 
   /// Begins a shard; call it before you read the shard's batch. Seeds the generators and restores
   /// the buffers from before the step. A rank's first shard discards an earlier step that
   /// end_step() did not complete.
   /// `step`: at least 0.
-  /// `shard`: in the order of own_shards(). A rank without shards may pass the number of shards,
+  /// `shard`: in the order of local_shards(). A rank without shards may pass the number of shards,
   /// for a batch that is ignored.
   void begin_shard(std::int64_t step, int shard);
 
@@ -95,7 +95,7 @@ class LogicalShards {
   void backward(const at::Tensor& loss, const ShardWeight& weight);
 
   /// Replaces backward() together with take_gradients(). Between the two calls, run your own
-  /// backward passes of the loss × part_of_step (or × weight).
+  /// backward passes of the loss × fraction_of_step (or × weight).
   /// Errors: UsageError if gradients of an earlier step are left.
   void begin_backward();
   /// Adds the gradients of these passes to the step's, and clears .grad.
@@ -116,7 +116,7 @@ class LogicalShards {
   void restore_buffers();
   /// Discards the incomplete step. Buffers stay as its shards left them. Call it before you load a
   /// snapshot within a step; else the next begin_shard() restores the buffers of that step.
-  void give_up_step();
+  void discard_step();
 
  private:
   class Impl;

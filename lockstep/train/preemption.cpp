@@ -15,7 +15,7 @@ struct Preemption::State {
 
   CaughtSignals signals;
   ProcessGroup group;
-  bool is_told = false;
+  bool has_notice = false;
   /// Of the last call: which ranks have received a notice.
   std::optional<Agreement> asked;
 };
@@ -32,9 +32,9 @@ bool Preemption::requested() {
     state_->signals.leave_ignored();
     return true;
   }
-  if (!state_->group) return is_told();
+  if (!state_->group) return has_notice();
   state_->asked =
-      begin_agreed(state_->group, "preemption", Agreement::Numbers{is_told() ? 1.0 : 0.0, 0.0});
+      begin_agreed(state_->group, "preemption", Agreement::Numbers{has_notice() ? 1.0 : 0.0, 0.0});
   return false;
 }
 
@@ -43,10 +43,10 @@ void Preemption::set_process_group(ProcessGroup group) {
   state_->group = std::move(group);
 }
 
-bool Preemption::is_told() {
-  while (state_->signals.next()) state_->is_told = true;
-  if (state_->is_told) state_->signals.leave_ignored();
-  return state_->is_told;
+bool Preemption::has_notice() {
+  while (state_->signals.next()) state_->has_notice = true;
+  if (state_->has_notice) state_->signals.leave_ignored();
+  return state_->has_notice;
 }
 
 }  // namespace lockstep

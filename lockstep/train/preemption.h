@@ -55,7 +55,7 @@ class Preemption {
   /// Replaces the ranks that end together, after a recovery. Empty: none, until the next call.
   void set_process_group(ProcessGroup group);
   /// Whether this rank has received a notice; does not communicate.
-  bool is_told();
+  bool has_notice();
 
  private:
   struct State;

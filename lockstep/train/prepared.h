@@ -141,7 +141,7 @@ class PreparedOptimizer {
  public:
   PreparedOptimizer(Optimizer& optimizer, std::shared_ptr<AcceleratorState> state)
       : optimizer_(&optimizer),
-        stepped_(std::make_shared<AcceleratorState::Stepped>()),
+        stepped_(std::make_shared<AcceleratorState::PreparedOptimizerState>()),
         state_(std::move(state)) {
     stepped_->optimizer = optimizer_;
     state_->optimizers.push_back(stepped_);
@@ -163,7 +163,7 @@ class PreparedOptimizer {
 
  private:
   Optimizer* optimizer_;
-  std::shared_ptr<AcceleratorState::Stepped> stepped_;
+  std::shared_ptr<AcceleratorState::PreparedOptimizerState> stepped_;
   std::shared_ptr<AcceleratorState> state_;
 };
 
@@ -174,7 +174,7 @@ class PreparedScheduler {
  public:
   PreparedScheduler(Scheduler& scheduler, std::shared_ptr<AcceleratorState> state)
       : scheduler_(&scheduler),
-        scheduled_(std::make_shared<AcceleratorState::Scheduled>()),
+        scheduled_(std::make_shared<AcceleratorState::PreparedSchedulerState>()),
         state_(std::move(state)) {
     scheduled_->scheduler = scheduler_;
     state_->schedulers.push_back(scheduled_);
@@ -188,7 +188,7 @@ class PreparedScheduler {
 
  private:
   Scheduler* scheduler_;
-  std::shared_ptr<AcceleratorState::Scheduled> scheduled_;
+  std::shared_ptr<AcceleratorState::PreparedSchedulerState> scheduled_;
   std::shared_ptr<AcceleratorState> state_;
 };
 

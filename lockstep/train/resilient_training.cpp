@@ -129,7 +129,7 @@ TrainingEnd ResilientTraining::Impl::run(std::int64_t steps, const MakeStep& mak
   } const step_ends{step_};
   make_step_ = &make_step;
   recovery_.set_while_waiting([this] {
-    if (preemption_ && preemption_->is_told()) throw PreemptedAlone();
+    if (preemption_ && preemption_->has_notice()) throw PreemptedAlone();
   });
   try {
     return make_steps(steps);
@@ -222,11 +222,11 @@ std::int64_t ResilientTraining::Impl::newest_snapshot(const ProcessGroup& group)
 
 std::int64_t ResilientTraining::Impl::load_snapshot(const ProcessGroup& group, bool has_memory) {
   const TrainingParts& parts = state_.parts();
-  std::optional<Resumed> resumed;
+  std::optional<LoadedSnapshot> resumed;
   try {
     resumed = snapshots_of(group).load_latest(
         *parts.model, *parts.optimizer,
-        [&](const Resumed& found) { state_.check_extra(found.extra); });
+        [&](const LoadedSnapshot& found) { state_.check_extra(found.extra); });
   } catch (const CorruptFile&) {
     if (!has_memory) throw;
   } catch (const PeerFailed&) {  // To find one that is whole.

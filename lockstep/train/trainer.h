@@ -252,7 +252,7 @@ class Trainer {
           loss.backward();
           optimizer->step();
           optimizer->zero_grad();
-          if (!search.goes_on(loader.position()->samples())) return;
+          if (!search.needs_another_step(loader.position()->samples())) return;
         }
       });
     }

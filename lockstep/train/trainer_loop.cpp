@@ -82,7 +82,7 @@ TrainerLoop::TrainerLoop(const TrainerOptions& options,
              .optimizer = optimizer,
              .directory = options.directory,
              .is_dev_run = options.fast_dev_run > 0,
-             .validates = data_.validate && val_check_interval_},
+             .has_validation = data_.validate && val_check_interval_},
       parameters_(module.parameters()),
       timer_(accelerator.options().ddp.step_timer),
       counts_(at::zeros({3}, at::kDouble)),
@@ -149,7 +149,7 @@ void TrainerLoop::begin() {
     if (state_.is_main()) file_ = std::make_unique<MetricFile>(options_.directory);
     preemption_.emplace(PreemptionOptions{.process_group = accelerator_.process_group()});
     accelerator_.set_while_waiting([this] {
-      if (!preemption_->is_told()) return;
+      if (!preemption_->has_notice()) return;
       tell([&](Callback& one) { one.on_validation_interrupted(state_); });
       if (accelerator_.save_and_leave()) throw PreemptedInRecovery();
       throw Error(

@@ -41,7 +41,7 @@ void read_frames(std::string_view bytes) {
 }
 
 void read(std::uint8_t kind, std::string_view bytes) {
-  const Parcel parcel{{bytes.begin(), bytes.end()}, tensors()};
+  const MessageData parcel{{bytes.begin(), bytes.end()}, tensors()};
   switch (kind % 5) {
     case 0: {
       const CallRequest request = read_request(parcel, context());
@@ -50,7 +50,7 @@ void read(std::uint8_t kind, std::string_view bytes) {
       return;
     }
     case 1: {
-      const CallAnswer answer = read_answer(parcel, context());
+      const CallReply answer = read_answer(parcel, context());
       read_answer(write_answer(answer, context()), context());
       return;
     }

@@ -25,7 +25,7 @@ if [[ $target == calls || $target == snapshots ]]; then  # They make LibTorch's 
   most_mb=400
   sources=(lockstep/rpc/internal/{call_message,element_type,gradient_message,local_frame,value_codec}.cpp lockstep/base/error.cpp)
   if [[ $target == snapshots ]]; then
-    sources=(lockstep/snapshot/pickle/{pickle_nodes,pickle_text,storage_types,unpickler,zip_reader}.cpp
+    sources=(lockstep/snapshot/pickle/{pickle_nodes,pickle_writer,storage_types,unpickler,zip_reader}.cpp
       lockstep/snapshot/checkpoint/{distributed_metadata,safetensors_index,tensor_box,write_distributed_metadata}.cpp
       lockstep/snapshot/internal/{checksum,safetensors_header}.cpp lockstep/snapshot/sharded/snapshot_manifest.cpp
       lockstep/os/files/{atomic_file,readable_file}.cpp lockstep/base/{error,internal/random_id}.cpp)

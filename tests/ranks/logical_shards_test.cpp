@@ -108,11 +108,11 @@ Outcome by_logical_shards(const ShardedRun& run, const LogicalShardsOptions& opt
                          {.epoch = epoch}, run.shards);
     for (std::int64_t number = 0; number < plan.steps(); ++number) {
       adam.zero_grad();
-      for (const int shard : shards.own_shards()) {
+      for (const int shard : shards.local_shards()) {
         shards.begin_shard((epoch << kBitsOfBatches) + number, shard);
         const SampleRange range = plan.share(number, shard);
         if (range.size == 0) {
-          shards.backward(at::zeros({}), {.part_of_step = 0});
+          shards.backward(at::zeros({}), {.fraction_of_step = 0});
           continue;
         }
         std::vector<std::int64_t> chosen;
@@ -123,8 +123,8 @@ Outcome by_logical_shards(const ShardedRun& run, const LogicalShardsOptions& opt
         const at::Tensor targets = rows.targets.index_select(0, indices);
         const at::Tensor loss =
             at::mse_loss(net->forward(rows.inputs.index_select(0, indices)), targets);
-        ShardWeight weight{.part_of_step = static_cast<double>(range.size) /
-                                           static_cast<double>(plan.step(number).size)};
+        ShardWeight weight{.fraction_of_step = static_cast<double>(range.size) /
+                                               static_cast<double>(plan.step(number).size)};
         if (run.has_weights) weight.weight = weight_of(targets);
         shards.backward(loss, weight);
       }
@@ -192,16 +192,16 @@ TEST_F(LogicalShardsTest, AGradientThatTheProgramKeepsIsItsOwn) {
   const at::Tensor parameter = module->register_parameter("parameter", at::ones({70001}));
   LogicalShards shards({module}, {.shards = all, .process_group = group_});
   Tensors kept;
-  for (const int shard : shards.own_shards()) {
+  for (const int shard : shards.local_shards()) {
     shards.begin_shard(0, shard);
     shards.begin_backward();
     (parameter * static_cast<double>(shard)).sum().backward();
     kept.push_back(parameter.grad());
-    shards.take_gradients(1, {.part_of_step = 1.0 / all});
+    shards.take_gradients(1, {.fraction_of_step = 1.0 / all});
   }
   shards.end_step(0);
   for (std::size_t i = 0; i < kept.size(); ++i) {
-    const double own = shards.own_shards()[i];
+    const double own = shards.local_shards()[i];
     EXPECT_TRUE(at::equal(kept[i], at::full_like(kept[i], own))) << kept[i][0];
   }
   const at::Tensor& sum = parameter.grad();
@@ -214,15 +214,16 @@ TEST_F(LogicalShardsTest, AStepThatIsGivenUpLeavesNothing) {
   LogicalShards shards({net.ptr()}, {.shards = 4, .process_group = group_});
   const Outcome before = outcome_of(net, {});
   const auto make_shards = [&](std::int64_t step) {
-    for (const int shard : shards.own_shards()) {
+    for (const int shard : shards.local_shards()) {
       shards.begin_shard(step, shard);
-      shards.backward(net->forward(at::ones({2, 4}) * (shard + 1)).sum(), {.part_of_step = 0.25});
+      shards.backward(net->forward(at::ones({2, 4}) * (shard + 1)).sum(),
+                      {.fraction_of_step = 0.25});
     }
   };
   make_shards(0);
-  EXPECT_EQ(shards.is_within_step(), !shards.own_shards().empty());
+  EXPECT_EQ(shards.is_within_step(), !shards.local_shards().empty());
   shards.restore_buffers();
-  shards.give_up_step();
+  shards.discard_step();
   EXPECT_FALSE(shards.is_within_step());
   expect_same_bits(outcome_of(net, {}), before);
   make_shards(1);  // Is given up by the first shard of the next.
@@ -248,7 +249,7 @@ TEST_F(LogicalShardsTest, WhatIsMissingIsSaid) {
   // Two for each rank, so that all have the same errors.
   const int all = 2 * group_.world_size();
   LogicalShards shards({net.ptr()}, {.shards = all, .process_group = group_});
-  const int first = shards.own_shards().front();
+  const int first = shards.local_shards().front();
   const at::Tensor loss = net->forward(at::ones({2, 4})).sum();
   const auto message = [](const auto& action) { return message_of<UsageError>(action); };
   EXPECT_SAYS(message([&] { shards.backward(loss, {}); }), "begin_shard() comes before it");
@@ -277,7 +278,7 @@ TEST_F(LogicalShardsTest, WhatNoShardHasReachedHasNoGradientOnAnyRank) {
   for (const std::int64_t step : {0, 1}) {
     used.mutable_grad() = at::zeros({3});
     unused.mutable_grad() = at::zeros({3});
-    for (const int shard : shards.own_shards()) {
+    for (const int shard : shards.local_shards()) {
       shards.begin_shard(step, shard);
       shards.backward(used.sum(), {});
     }
@@ -291,9 +292,9 @@ TEST_F(LogicalShardsTest, WhatIsDrawnBehindAStepIsTheSameOnAllRanks) {
   torch::nn::Sequential net = dropout_net();
   LogicalShards shards({net.ptr()}, {.shards = 3, .process_group = group_});
   at::manual_seed(static_cast<std::uint64_t>(rank_));
-  for (const int shard : shards.own_shards()) {
+  for (const int shard : shards.local_shards()) {
     shards.begin_shard(7, shard);
-    shards.backward(net->forward(at::ones({2, 4})).sum(), {.part_of_step = 1.0 / 3});
+    shards.backward(net->forward(at::ones({2, 4})).sum(), {.fraction_of_step = 1.0 / 3});
   }
   shards.end_step(7);
   const at::Tensor drawn = at::rand({4});

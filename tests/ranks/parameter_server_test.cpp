@@ -59,10 +59,10 @@ class ParameterServers : public ::testing::Test {
     const int trainers = group_.world_size() - servers;
     const bool is_server = group_.rank() < servers;
     std::optional<Shard> shard;
-    std::shared_ptr<ServerDesk> desk;
+    std::shared_ptr<ParameterServer> desk;
     if (is_server) {
       shard.emplace(parts, group_.rank(), servers);
-      desk = std::make_shared<ServerDesk>(
+      desk = std::make_shared<ParameterServer>(
           *shard, rules, std::vector<std::int64_t>(static_cast<std::size_t>(trainers)));
     }
     const ServedCalls calls(desk);
@@ -247,7 +247,7 @@ TEST_F(ParameterServers, WhoHasLeftIsHeardOf) {
   std::vector<int> all;
   for (int rank = 0; rank < group_.world_size(); ++rank) all.push_back(rank);
   {
-    Departures others;
+    ProcessExits others;
     EXPECT_EQ(others.has_left(next), next == group_.rank());
     group_.barrier();
     calls.leave();

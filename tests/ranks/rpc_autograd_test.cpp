@@ -90,7 +90,7 @@ class RpcAutograd : public ::testing::Test {
 TEST_F(RpcAutograd, GradientsAreThoseOfOneProcess) {
   if (rank_ == 0) {
     const auto far = rpc::remote(world_size_ - 1, "layer", 0);
-    far.wait_until_made();
+    far.wait_until_ready();
     auto inputs = batch(3).requires_grad_();
     auto own = make_layer(1);
     auto remote_layer = make_layer(0);
@@ -116,7 +116,7 @@ TEST_F(RpcAutograd, ParametersOnSeveralWorkersLearnAsInOneProcess) {
     for (int i = 0; i < kLayers; ++i) {
       const int owner = (i + 1) % world_size_;
       layers.push_back(rpc::remote(owner, "layer", i));
-      layers.back().wait_until_made();
+      layers.back().wait_until_ready();
       for (int index : {0, 1}) {
         parameters.push_back(layers.back().remote("layer.parameter", index));
       }

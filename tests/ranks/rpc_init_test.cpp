@@ -37,7 +37,7 @@ ProcessGroup pair_that_asks(int rank, std::function<void()> while_waiting) {
 void meet_and_leave(const ProcessGroup& group) {
   const Deadline deadline = Deadline::after(std::chrono::minutes(1));
   rpc::LocalMeeting local;
-  rpc::WorkerCard card{.name = "leaves"};
+  rpc::WorkerDescription card{.name = "leaves"};
   local.describe(card);
   local.connect(group, rpc::exchange_cards(group, card, deadline), deadline);
 }

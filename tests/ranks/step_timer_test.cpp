@@ -42,13 +42,13 @@ TEST_F(StepTimes, TheRankThatComesLastIsTheStraggler) {
   EXPECT_EQ(summary.steps, kSteps);
   ASSERT_EQ(summary.ranks.size(), static_cast<std::size_t>(world_size_));
   EXPECT_EQ(summary.arrivals_compared, kSteps);
-  EXPECT_EQ(summary.ranks.back().came_last, kSteps);
+  EXPECT_EQ(summary.ranks.back().arrived_last, kSteps);
   EXPECT_EQ(summary.ranks.back().ahead.count(), 0);
   for (int rank = 0; rank + 1 < world_size_; ++rank) {
     EXPECT_GT(summary.ranks[static_cast<std::size_t>(rank)].ahead.count(), 0);
   }
   EXPECT_EQ(summary.straggler.value_or(0), world_size_ - 1);
-  EXPECT_EQ(summary.waited_for.count() > 0, world_size_ > 1);
+  EXPECT_EQ(summary.straggler_delay.count() > 0, world_size_ > 1);
 }
 
 TEST_F(StepTimes, WhatWasWaitedForBeforeCountsToo) {

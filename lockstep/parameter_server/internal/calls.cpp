@@ -28,7 +28,7 @@ void expect_alive(int rank) {
   rpc::call<void>(rank, kLive);
 }
 
-ServedCalls::ServedCalls(const std::shared_ptr<ServerDesk>& desk)
+ServedCalls::ServedCalls(const std::shared_ptr<ParameterServer>& desk)
     : leaving_(c10::make_intrusive<c10::ivalue::Future>(c10::NoneType::get())) {
   const auto serve = [this](const char* name, auto function) {
     rpc::register_function(name, std::move(function));
@@ -62,19 +62,19 @@ void ServedCalls::leave() {
   if (!leaving_->completed()) leaving_->markCompleted();
 }
 
-struct Departures::News {
+struct ProcessExits::News {
   std::mutex mutex;
   std::condition_variable came;
 };
 
-Departures::Departures() : news_(std::make_shared<News>()) {
+ProcessExits::ProcessExits() : news_(std::make_shared<News>()) {
   for (const rpc::WorkerInfo& worker : rpc::workers()) {
     stays_.emplace_back();
     if (worker != rpc::this_worker()) ask(worker.rank);
   }
 }
 
-void Departures::ask(int rank) {
+void ProcessExits::ask(int rank) {
   auto& stay = stays_[static_cast<std::size_t>(rank)];
   stay = rpc::call_async<void>({rank, kAsLongAsItTakes}, kStay);
   stay->when_done([news = news_] {
@@ -83,7 +83,7 @@ void Departures::ask(int rank) {
   });
 }
 
-bool Departures::has_left(int rank) {
+bool ProcessExits::has_left(int rank) {
   const auto& stay = stays_[static_cast<std::size_t>(rank)];
   if (!stay) return true;
   if (!stay->done()) return false;
@@ -96,18 +96,18 @@ bool Departures::has_left(int rank) {
   }
 }
 
-void Departures::check() {
+void ProcessExits::check() {
   for (std::size_t rank = 0; rank < stays_.size(); ++rank) has_left(static_cast<int>(rank));
 }
 
-void Departures::wait_for_news() {
+void ProcessExits::wait_for_news() {
   std::unique_lock lock(news_->mutex);
   news_->came.wait_for(lock, std::chrono::milliseconds(50));
 }
 
-void Departures::wait_for(const std::vector<int>& ranks, std::chrono::milliseconds say_every,
-                          const std::function<void()>& while_waiting) {
-  Deadline patience = Deadline::after(say_every);
+void ProcessExits::wait_for(const std::vector<int>& ranks, std::chrono::milliseconds log_interval,
+                            const std::function<void()>& while_waiting) {
+  Deadline patience = Deadline::after(log_interval);
   for (;;) {
     while_waiting();
     check();
@@ -120,7 +120,7 @@ void Departures::wait_for(const std::vector<int>& ranks, std::chrono::millisecon
           concat("parameter servers: '", rpc::this_worker().name, "' waits for ", names_of(left),
                  ", which made all steps and have more to do"));
       for (const int rank : left) expect_alive(rank);
-      patience = Deadline::after(say_every);
+      patience = Deadline::after(log_interval);
     }
     wait_for_news();
   }

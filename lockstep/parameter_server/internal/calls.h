@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parameter_server/internal/server_desk.h"
+#include "lockstep/parameter_server/internal/server.h"
 #include "lockstep/rpc/rpc.h"
 
 /// Functions that servers and trainers call on each other, by name.
@@ -33,7 +33,7 @@ void expect_alive(int rank);
 class ServedCalls {
  public:
   /// `desk`: that of a server; null on a trainer.
-  explicit ServedCalls(const std::shared_ptr<ServerDesk>& desk);
+  explicit ServedCalls(const std::shared_ptr<ParameterServer>& desk);
   ~ServedCalls();
   ServedCalls(const ServedCalls&) = delete;
   ServedCalls& operator=(const ServedCalls&) = delete;
@@ -43,15 +43,15 @@ class ServedCalls {
 
  private:
   std::vector<std::string> names_;
-  ServerDesk::Later leaving_;
+  ParameterServer::Later leaving_;
 };
 
 /// Tracks which processes have left (ServedCalls::leave) or failed. A failure is noticed at once.
 /// Threads: one.
 /// Lifetime: that of the rpc session.
-class Departures {
+class ProcessExits {
  public:
-  Departures();
+  ProcessExits();
 
   /// Whether a process has left; true for this process.
   /// Errors: PeerLost if it failed.
@@ -61,9 +61,9 @@ class Departures {
   /// Returns at the next change, or after a few milliseconds.
   void wait_for_news();
   /// Waits until all of these processes have left. Calls `while_waiting` repeatedly. At each
-  /// interval `say_every` it logs which ranks it waits for, and checks that they are alive.
+  /// interval `log_interval` it logs which ranks it waits for, and checks that they are alive.
   /// Errors: PeerLost for a failed process; TimeoutError that names a hung or stopped one.
-  void wait_for(const std::vector<int>& ranks, std::chrono::milliseconds say_every,
+  void wait_for(const std::vector<int>& ranks, std::chrono::milliseconds log_interval,
                 const std::function<void()>& while_waiting);
 
  private:

@@ -33,7 +33,7 @@ at::Tensor initial_rows(const Table& table, int server, int servers) {
     own.narrow(0, filled, part.size(0)).copy_(part);
     filled += part.size(0);
   }
-  return own.mul_(table.deviation);
+  return own.mul_(table.standard_deviation);
 }
 
 }  // namespace lockstep::parameter_server

@@ -8,7 +8,7 @@
 namespace lockstep::parameter_server::inline internal {
 
 /// Activity of a trainer on a server.
-struct Heard {
+struct TrainerActivity {
   std::int64_t signs = 0;  ///< its calls so far, and replies to them
   bool waits = false;      ///< it waits for a reply, and cannot call
 };
@@ -22,7 +22,7 @@ class TrainerWatch {
   explicit TrainerWatch(std::chrono::milliseconds limit) : limit_(limit) {}
 
   /// The first trainer that, for longer than the limit, has neither called nor waited for a reply.
-  std::optional<int> find_silent(const std::vector<Heard>& heard, Instant now);
+  std::optional<int> find_silent(const std::vector<TrainerActivity>& activity, Instant now);
 
  private:
   struct Last {

@@ -38,7 +38,7 @@ void compare_arrivals(StepSummary& summary, const std::vector<RankSteps>& ranks)
     const auto last = std::max_element(
         ranks.begin(), ranks.end(),
         [&](const RankSteps& a, const RankSteps& b) { return arrival(a) < arrival(b); });
-    ++summary.ranks[static_cast<std::size_t>(last - ranks.begin())].came_last;
+    ++summary.ranks[static_cast<std::size_t>(last - ranks.begin())].arrived_last;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       ahead[rank] += arrival(*last) - arrival(ranks[rank]);
     }
@@ -59,7 +59,7 @@ void find_straggler(StepSummary& summary) {
   summary.straggler = static_cast<int>(straggler - summary.ranks.begin());
   Time waits{};
   for (const StepSummary::Rank& rank : summary.ranks) waits += wait(rank) - wait(*straggler);
-  summary.waited_for = waits / (static_cast<std::int64_t>(summary.ranks.size()) - 1);
+  summary.straggler_delay = waits / (static_cast<std::int64_t>(summary.ranks.size()) - 1);
 }
 
 std::string in_ms(Time time) {
@@ -77,11 +77,11 @@ std::string describe_straggler(const StepSummary& summary) {
   if (!summary.straggler) return {};
   const auto& straggler = summary.ranks[static_cast<std::size_t>(*summary.straggler)];
   const auto limit = std::chrono::duration<double, std::nano>(step_time(straggler)) * kNoticeable;
-  if (summary.waited_for < limit) return "no rank is waited for notably\n";
+  if (summary.straggler_delay < limit) return "no rank is waited for notably\n";
   std::string text = concat("straggler: rank ", *summary.straggler, ", waited for ",
-                            in_ms(summary.waited_for), " ms a step");
+                            in_ms(summary.straggler_delay), " ms a step");
   if (summary.arrivals_compared > 0) {
-    text += concat(", came last in ", straggler.came_last, " of ", summary.arrivals_compared);
+    text += concat(", came last in ", straggler.arrived_last, " of ", summary.arrivals_compared);
   }
   return text + "\n";
 }

@@ -34,14 +34,14 @@ TEST(StepSummary, TheLastToArriveIsTheStraggler) {
                  rank_with(3, 90, {22, 130, 202})});
   EXPECT_EQ(summary.arrivals_compared, 3);
   EXPECT_EQ(summary.straggler, 2);
-  EXPECT_EQ(summary.ranks[0].came_last, 1);
-  EXPECT_EQ(summary.ranks[1].came_last, 0);
-  EXPECT_EQ(summary.ranks[2].came_last, 2);
+  EXPECT_EQ(summary.ranks[0].arrived_last, 1);
+  EXPECT_EQ(summary.ranks[1].arrived_last, 0);
+  EXPECT_EQ(summary.ranks[2].arrived_last, 2);
   EXPECT_EQ(summary.ranks[0].ahead, milliseconds(12 + 30 + 0) / 3);
   EXPECT_EQ(summary.ranks[2].ahead, milliseconds(3) / 3);
-  EXPECT_EQ(summary.waited_for, (nanoseconds(milliseconds(42)) / 3 +
-                                 nanoseconds(milliseconds(35)) / 3 - 2 * milliseconds(1)) /
-                                    2);
+  EXPECT_EQ(summary.straggler_delay, (nanoseconds(milliseconds(42)) / 3 +
+                                      nanoseconds(milliseconds(35)) / 3 - 2 * milliseconds(1)) /
+                                         2);
   const std::string text = describe(summary);
   EXPECT_NE(text.find("straggler: rank 2, waited for "), std::string::npos) << text;
   EXPECT_NE(text.find("came last in 2 of 3\n"), std::string::npos) << text;
@@ -51,7 +51,7 @@ TEST(StepSummary, OnlyTheLastArrivalsOfAllAreCompared) {
   const StepSummary summary =
       summarize({rank_with(9, 0, {999, 10, 20}), rank_with(9, 0, {11, 21})});
   EXPECT_EQ(summary.arrivals_compared, 2);
-  EXPECT_EQ(summary.ranks[1].came_last, 2);
+  EXPECT_EQ(summary.ranks[1].arrived_last, 2);
   EXPECT_EQ(summary.straggler, 1);
 }
 
@@ -60,7 +60,7 @@ TEST(StepSummary, WithSeveralClocksWhoWaitsLeastIsTheStraggler) {
       {rank_with(2, 40, {1, 2}, 1), rank_with(2, 10, {1, 2}, 2), rank_with(2, 20, {9, 9}, 1)});
   EXPECT_EQ(summary.arrivals_compared, 0);
   EXPECT_EQ(summary.straggler, 1);
-  EXPECT_EQ(summary.waited_for, (milliseconds(30) + milliseconds(10)) / 2 / 2);
+  EXPECT_EQ(summary.straggler_delay, (milliseconds(30) + milliseconds(10)) / 2 / 2);
   EXPECT_NE(describe(summary).find("rank 1, waited for 10.00 ms a step\n"), std::string::npos);
 }
 

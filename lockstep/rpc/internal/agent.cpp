@@ -109,8 +109,8 @@ void Agent::stop_locally() noexcept {
   if (has_local_) local_->stop();
 }
 
-void Agent::tell_of_loss(int rank) {
-  if (has_local_) local_->tell_of_loss(rank);
+void Agent::notify_loss(int rank) {
+  if (has_local_) local_->notify_loss(rank);
 }
 
 c10::intrusive_ptr<JitFuture> Agent::send(const torch_rpc::WorkerInfo& to,

@@ -34,11 +34,11 @@ class Agent final : public torch::distributed::rpc::TensorPipeAgent {
   /// Uses these sockets for calls, by rank of the other worker. Call it once.
   void connect_locally(std::unordered_map<int, UniqueFd> sockets);
   /// Call it before a thread sleeps until a worker replies.
-  void look_for(const c10::ivalue::Future& answer, int target) {
-    if (has_local_) local_->look_for(answer, target);
+  void poll_for(const c10::ivalue::Future& answer, int target) {
+    if (has_local_) local_->poll_for(answer, target);
   }
   /// Notifies the other workers of this machine that a worker is lost.
-  void tell_of_loss(int rank);
+  void notify_loss(int rank);
   /// Ends the thread that serves workers of this machine; their calls get no reply any more.
   void stop_locally() noexcept;
 

@@ -48,12 +48,12 @@ std::string too_large(std::size_t size_bytes, std::int64_t max_message_bytes) {
   return concat("a message of ", size_bytes, " bytes; max_message_bytes is ", max_message_bytes);
 }
 
-Parcel write_request(const CallRequest& request, ValueContext context) {
+MessageData write_request(const CallRequest& request, ValueContext context) {
   if (request.function.size() > kLongestFunction) {
     throw UsageError(concat("a function's name has at most ", kLongestFunction, " letters"));
   }
   context.keeps_graph = request.autograd.has_value();
-  Parcel parcel;
+  MessageData parcel;
   ByteWriter bytes(parcel.bytes);
   bytes.put(kRequestMark);
   bytes.put(request.kind);
@@ -69,7 +69,7 @@ Parcel write_request(const CallRequest& request, ValueContext context) {
   return parcel;
 }
 
-CallRequest read_request(const Parcel& parcel, ValueContext context) {
+CallRequest read_request(const MessageData& parcel, ValueContext context) {
   context.tensors = parcel.tensors;
   ByteReader bytes({parcel.bytes.data(), parcel.bytes.size()});
   take_mark(bytes, kRequestMark);
@@ -93,9 +93,9 @@ CallRequest read_request(const Parcel& parcel, ValueContext context) {
   return request;
 }
 
-Parcel write_answer(const CallAnswer& answer, ValueContext context) {
+MessageData write_answer(const CallReply& answer, ValueContext context) {
   context.keeps_graph = answer.autograd.has_value();
-  Parcel parcel;
+  MessageData parcel;
   ByteWriter bytes(parcel.bytes);
   bytes.put(kAnswerMark);
   write_tag(answer.autograd, bytes);
@@ -106,11 +106,11 @@ Parcel write_answer(const CallAnswer& answer, ValueContext context) {
   return parcel;
 }
 
-CallAnswer read_answer(const Parcel& parcel, ValueContext context) {
+CallReply read_answer(const MessageData& parcel, ValueContext context) {
   context.tensors = parcel.tensors;
   ByteReader bytes({parcel.bytes.data(), parcel.bytes.size()});
   take_mark(bytes, kAnswerMark);
-  CallAnswer answer;
+  CallReply answer;
   answer.autograd = read_tag(bytes);
   answer.error_type = take_name(bytes);
   answer.error = bytes.take_text();

@@ -13,7 +13,7 @@
 namespace lockstep::rpc::inline internal {
 
 /// Bytes and tensors, as the agent transports them.
-struct Parcel {
+struct MessageData {
   std::vector<char> bytes;
   std::vector<at::Tensor> tensors;
 };
@@ -48,7 +48,7 @@ struct CallRequest {
 };
 
 /// The reply to a request.
-struct CallAnswer {
+struct CallReply {
   std::optional<AutogradTag> autograd = std::nullopt;
   /// If the call failed: type and message of the error.
   std::string error_type = {};
@@ -60,13 +60,13 @@ struct CallAnswer {
 std::string too_large(std::size_t size_bytes, std::int64_t max_message_bytes);
 
 /// Serializes a message. `context` names RRefs among the values; its tensors become the parcel's.
-Parcel write_request(const CallRequest& request, ValueContext context);
-Parcel write_answer(const CallAnswer& answer, ValueContext context);
+MessageData write_request(const CallRequest& request, ValueContext context);
+MessageData write_answer(const CallReply& answer, ValueContext context);
 
 /// Parses a message of an untrusted parcel. `context` makes RRefs; its tensors are those of the
 /// parcel.
 /// Errors: UsageError that says what is wrong.
-CallRequest read_request(const Parcel& parcel, ValueContext context);
-CallAnswer read_answer(const Parcel& parcel, ValueContext context);
+CallRequest read_request(const MessageData& parcel, ValueContext context);
+CallReply read_answer(const MessageData& parcel, ValueContext context);
 
 }  // namespace lockstep::rpc::inline internal

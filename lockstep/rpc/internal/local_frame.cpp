@@ -152,10 +152,10 @@ void FrameReader::begin() {
   }
   frame_ = {.kind = head_.kind, .id = head_.id};
   if (head_.bytes + head_.data_bytes > most_bytes_ + kSlack) {
-    frame_.thrown_away_bytes = head_.bytes + head_.data_bytes;
+    frame_.discarded_bytes = head_.bytes + head_.data_bytes;
   }
   description_.clear();
-  pieces_.resize(frame_.thrown_away_bytes > 0 ? 1 : 2);
+  pieces_.resize(frame_.discarded_bytes > 0 ? 1 : 2);
   for (std::size_t piece = 0; piece < pieces_.size(); ++piece) grow(piece);
 }
 
@@ -193,7 +193,7 @@ void FrameReader::go_on(const std::function<void(Frame)>& take) {
 void FrameReader::describe() {
   const c10::InferenceMode as_ever(false);  // Whatever thread this is.
   ByteReader description({description_.data(), description_.size()});
-  const bool is_kept = frame_.thrown_away_bytes == 0;
+  const bool is_kept = frame_.discarded_bytes == 0;
   std::uint64_t described = 0;
   std::uint64_t in_socket = 0;
   for (std::uint32_t i = 0; i < head_.tensors; ++i) {

@@ -31,9 +31,9 @@ struct Frame {
 
   Kind kind = Kind::kRequest;
   std::int64_t id = 0;  ///< of a request and its reply
-  Parcel parcel = {};
+  MessageData parcel = {};
   /// Above 0: size of a frame that was too large and has been discarded.
-  std::size_t thrown_away_bytes = 0;
+  std::size_t discarded_bytes = 0;
 };
 
 /// A frame that is being sent. It keeps the tensors in `data`, which must not change meanwhile.

@@ -143,9 +143,9 @@ TEST(LocalFrame, WhatIsTooLargeIsThrownAway) {
     const auto frames = frames_in(bytes, at_once, 1000);
     ASSERT_EQ(frames.size(), 2U);
     EXPECT_EQ(frames[0].id, 1);
-    EXPECT_EQ(frames[0].thrown_away_bytes, 100'000U);
+    EXPECT_EQ(frames[0].discarded_bytes, 100'000U);
     EXPECT_TRUE(frames[0].parcel.tensors.empty());
-    EXPECT_EQ(frames[1].thrown_away_bytes, 0U);
+    EXPECT_EQ(frames[1].discarded_bytes, 0U);
     expect_same(frames[1].parcel.tensors.at(0), at::ones({3}));
   }
 }
@@ -242,7 +242,7 @@ TEST(LocalFrame, WhatIsTooLargeGivesItsBlocksBack) {
     const auto frames = large.read_by(reader);
     ASSERT_EQ(frames.size(), 1U);
     EXPECT_EQ(frames[0].id, turn);
-    EXPECT_EQ(frames[0].thrown_away_bytes, 100'008U);
+    EXPECT_EQ(frames[0].discarded_bytes, 100'008U);
   }
   const auto next = Passed({at::ones({3})}, blocks).read_by(reader);
   ASSERT_EQ(next.size(), 1U);

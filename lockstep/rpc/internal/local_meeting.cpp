@@ -17,7 +17,7 @@
 namespace lockstep::rpc::inline internal {
 namespace {
 
-bool share_a_machine(const WorkerCard& one, const WorkerCard& other) {
+bool share_a_machine(const WorkerDescription& one, const WorkerDescription& other) {
   return one.machine == other.machine && !one.device_maps.contains(other.name) &&
          !other.device_maps.contains(one.name);
 }
@@ -34,7 +34,8 @@ UniqueFd offer_socket(const std::string& listener, std::uint64_t token, const De
   return own;
 }
 
-[[noreturn]] void refuse(const std::vector<WorkerCard>& cards, int worker, const std::string& why) {
+[[noreturn]] void refuse(const std::vector<WorkerDescription>& cards, int worker,
+                         const std::string& why) {
   throw CommError(concat("rpc::init: connecting to worker '",
                          cards[static_cast<std::size_t>(worker)].name, "' (rank ", worker,
                          ") of this machine: ", why,
@@ -49,17 +50,17 @@ LocalMeeting::LocalMeeting()
       token_(random_number()),
       listener_(listen_abstract(name_)) {}
 
-void LocalMeeting::describe(WorkerCard& card) const {
+void LocalMeeting::describe(WorkerDescription& card) const {
   card.machine = concat(own_memory_domain(), " of user ", ::geteuid());
   card.local_name = name_;
   card.local_token = token_;
 }
 
 std::unordered_map<int, UniqueFd> LocalMeeting::connect(const ProcessGroup& group,
-                                                        const std::vector<WorkerCard>& cards,
+                                                        const std::vector<WorkerDescription>& cards,
                                                         const Deadline& deadline) {
   const int rank = group.rank();
-  const auto card_of = [&](int worker) -> const WorkerCard& {
+  const auto card_of = [&](int worker) -> const WorkerDescription& {
     return cards[static_cast<std::size_t>(worker)];
   };
   std::unordered_map<int, UniqueFd> sockets;

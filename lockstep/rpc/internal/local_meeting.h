@@ -20,13 +20,13 @@ class LocalMeeting {
   LocalMeeting();
 
   /// Writes the address of this worker on its card.
-  void describe(WorkerCard& card) const;
+  void describe(WorkerDescription& card) const;
 
   /// The sockets to workers of this machine, by rank, except those for which device maps exist.
   /// Collective over all workers.
   /// Errors: as a collective's; CommError that names a worker that cannot be reached.
   std::unordered_map<int, UniqueFd> connect(const ProcessGroup& group,
-                                            const std::vector<WorkerCard>& cards,
+                                            const std::vector<WorkerDescription>& cards,
                                             const Deadline& deadline);
 
  private:

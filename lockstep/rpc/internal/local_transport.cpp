@@ -51,7 +51,7 @@ void fail(JitFuture& answer, const std::string& text) noexcept {
   guarded([&] { answer.setErrorIfNeeded(std::make_exception_ptr(CommError(text))); });
 }
 
-std::string text_in(const Parcel& parcel) {
+std::string text_in(const MessageData& parcel) {
   return {parcel.bytes.begin(), parcel.bytes.end()};
 }
 
@@ -139,7 +139,7 @@ LocalTransport::Answer LocalTransport::send(int rank, torch_rpc::Message& reques
   return answer;
 }
 
-void LocalTransport::tell_of_loss(int rank) {
+void LocalTransport::notify_loss(int rank) {
   for (const auto& [other, link] : links_) {
     if (other != rank) link->send(to_outgoing({.kind = Frame::Kind::kLoss, .id = rank}));
   }
@@ -183,7 +183,7 @@ void LocalTransport::receive(LocalLink& link) {
 
 // A thread that waits reads for itself: its answer comes without a switch of threads. It runs
 // nothing that others wait for: that might take locks which this thread has.
-void LocalTransport::look_for(const c10::ivalue::Future& answer, int rank) {
+void LocalTransport::poll_for(const c10::ivalue::Future& answer, int rank) {
   std::optional<Arrival> own;
   {
     const std::shared_lock lock(looking_, std::try_to_lock);
@@ -259,7 +259,7 @@ void LocalTransport::serve_and_answer(LocalLink& link, Frame frame) {
 }
 
 LocalTransport::Answer LocalTransport::serve(Frame frame) {
-  if (frame.thrown_away_bytes > 0) return receiver_.refuse_large(frame.thrown_away_bytes, frame.id);
+  if (frame.discarded_bytes > 0) return receiver_.refuse_large(frame.discarded_bytes, frame.id);
   auto request = c10::make_intrusive<torch_rpc::Message>(
       std::move(frame.parcel.bytes), std::move(frame.parcel.tensors),
       torch_rpc::MessageType::PYTHON_CALL, frame.id);
@@ -270,10 +270,10 @@ void LocalTransport::complete(Arrival arrival) {
   Frame& frame = arrival.frame;
   if (frame.kind == Frame::Kind::kFailure) {
     fail(*arrival.answer, reported_text(text_in(frame.parcel)));
-  } else if (frame.thrown_away_bytes > 0) {
+  } else if (frame.discarded_bytes > 0) {
     fail(*arrival.answer,
          concat("the answer was refused: ",
-                too_large(frame.thrown_away_bytes, static_cast<std::int64_t>(most_bytes_))));
+                too_large(frame.discarded_bytes, static_cast<std::int64_t>(most_bytes_))));
   } else {
     auto message = c10::make_intrusive<torch_rpc::Message>(
         std::move(frame.parcel.bytes), std::move(frame.parcel.tensors),

@@ -42,7 +42,7 @@ class LocalTransport {
     virtual Answer refuse_large(std::size_t size_bytes, std::int64_t id) = 0;
     /// The connection of a worker has ended.
     virtual void note_lost(int rank) = 0;
-    /// Another worker called tell_of_loss(); arrives before its own connection can end.
+    /// Another worker called notify_loss(); arrives before its own connection can end.
     /// Threads: also those that wait for a reply; it must not wait.
     virtual void note_told_of_loss(std::int64_t rank) noexcept = 0;
     /// A request timed out before anything of it was sent; called before its reply fails.
@@ -67,10 +67,10 @@ class LocalTransport {
               std::chrono::milliseconds timeout);
   /// Notifies the other workers that this worker has lost one, so that they know which failed first
   /// if this worker's end follows. Does not wait.
-  void tell_of_loss(int rank);
+  void notify_loss(int rank);
   /// Reads from a worker, for a moment at most, until this reply is complete. Other messages are
   /// left to the transport's thread.
-  void look_for(const c10::ivalue::Future& answer, int rank);
+  void poll_for(const c10::ivalue::Future& answer, int rank);
 
  private:
   struct Pending {

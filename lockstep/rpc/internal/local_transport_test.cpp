@@ -203,10 +203,10 @@ TEST(LocalTransport, WhoFollowsALossHasToldOfIt) {
   for (const bool by_who_waits : {false, true}) {
     Two two;
     const auto answer = two.zero->send(1, *request_of({}), kLong);
-    two.one->tell_of_loss(7);
+    two.one->notify_loss(7);
     two.one->stop();
     if (by_who_waits) {
-      for (int i = 0; i < 100; ++i) two.zero->look_for(*answer, 1);
+      for (int i = 0; i < 100; ++i) two.zero->poll_for(*answer, 1);
     }
     two.zero->start();
     EXPECT_EQ(two.receiver_0.wait_for_lost(), 1);
@@ -240,13 +240,13 @@ TEST(LocalTransport, WhoWaitsReadsForItself) {
   two.one->start();  // Nobody else reads what comes to rank 0.
   const auto first = two.zero->send(1, *request_of({at::ones({100'000})}), kLong);
   const auto second = two.zero->send(1, *request_of({at::ones({3})}), kLong);
-  const auto look_for = [&](const LocalTransport::Answer& answer) {
+  const auto poll_for = [&](const LocalTransport::Answer& answer) {
     const Deadline deadline = Deadline::after(kLong);
-    while (!answer->completed() && !deadline.passed()) two.zero->look_for(*answer, 1);
+    while (!answer->completed() && !deadline.passed()) two.zero->poll_for(*answer, 1);
   };
   bool has_followed = false;
   first->addCallback([&](c10::ivalue::Future&) { has_followed = true; });
-  look_for(second);
+  poll_for(second);
   EXPECT_TRUE(second->completed());
   EXPECT_FALSE(has_followed) << "what others wait for is left to the transport's thread";
   two.zero->start();
@@ -287,7 +287,7 @@ TEST(LocalTransport, NothingIsReadAfterWhatMakesNoSense) {
     ASSERT_EQ(::send(sockets[1].get(), noise.data(), noise.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(noise.size()));
     if (by_who_waits) {
-      for (int i = 0; i < 100; ++i) transport.look_for(*answer, 1);
+      for (int i = 0; i < 100; ++i) transport.poll_for(*answer, 1);
     }
     transport.start();
     EXPECT_EQ(receiver.wait_for_lost(), 1);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kLongestWorkerName = 128;
 
-std::vector<std::uint8_t> to_bytes(const WorkerCard& card) {
+std::vector<std::uint8_t> to_bytes(const WorkerDescription& card) {
   std::vector<char> bytes;
   ByteWriter writer(bytes);
   writer.put_text(card.name);
@@ -36,9 +36,9 @@ std::vector<std::uint8_t> to_bytes(const WorkerCard& card) {
   return {bytes.begin(), bytes.end()};
 }
 
-WorkerCard from_bytes(const std::vector<std::uint8_t>& bytes) {
+WorkerDescription from_bytes(const std::vector<std::uint8_t>& bytes) {
   ByteReader reader({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-  WorkerCard card;
+  WorkerDescription card;
   card.name = reader.take_text();
   card.machine = reader.take_text();
   card.problem = reader.take_text();
@@ -94,8 +94,9 @@ std::vector<std::vector<std::uint8_t>> gather(const ProcessGroup& group,
 }  // namespace
 
 // By the group, which notices at once who is gone, and where the program's own waits are asked.
-std::vector<WorkerCard> exchange_cards(const ProcessGroup& group, const WorkerCard& own,
-                                       const Deadline& deadline) {
+std::vector<WorkerDescription> exchange_cards(const ProcessGroup& group,
+                                              const WorkerDescription& own,
+                                              const Deadline& deadline) {
   const std::vector<std::uint8_t> card = to_bytes(own);
   std::vector<std::uint8_t> size(sizeof(std::uint64_t));
   const std::uint64_t own_bytes = card.size();
@@ -106,13 +107,13 @@ std::vector<WorkerCard> exchange_cards(const ProcessGroup& group, const WorkerCa
     std::memcpy(&length, bytes.data(), sizeof length);
     longest = std::max(longest, length);
   }
-  std::vector<WorkerCard> cards;
+  std::vector<WorkerDescription> cards;
   for (const auto& bytes : gather(group, card, longest, deadline))
     cards.push_back(from_bytes(bytes));
   return cards;
 }
 
-void check_cards(const std::vector<WorkerCard>& cards) {
+void check_cards(const std::vector<WorkerDescription>& cards) {
   std::map<std::string, std::size_t> ranks;
   for (std::size_t rank = 0; rank < cards.size(); ++rank) {
     const std::string& name = cards[rank].name;
@@ -128,7 +129,7 @@ void check_cards(const std::vector<WorkerCard>& cards) {
                               " are both named '", name, "'; give each its own name"));
     }
   }
-  for (const WorkerCard& card : cards) {
+  for (const WorkerDescription& card : cards) {
     for (const auto& [worker, map] : card.device_maps) {
       if (!ranks.contains(worker)) {
         throw UsageError(concat("rpc::init: worker '", card.name, "' has a device map for '",
@@ -139,8 +140,8 @@ void check_cards(const std::vector<WorkerCard>& cards) {
   }
 }
 
-DevicePlan plan_devices(const std::vector<WorkerCard>& cards, int rank) {
-  const WorkerCard& own = cards[static_cast<std::size_t>(rank)];
+DevicePlan plan_devices(const std::vector<WorkerDescription>& cards, int rank) {
+  const WorkerDescription& own = cards[static_cast<std::size_t>(rank)];
   DevicePlan plan;
   const auto add_device = [&](const c10::Device& device) {
     if (std::ranges::find(plan.devices, device) == plan.devices.end())
@@ -149,7 +150,7 @@ DevicePlan plan_devices(const std::vector<WorkerCard>& cards, int rank) {
   for (const auto& [worker, map] : own.device_maps) {
     for (const auto& [from, to] : map) add_device(from);
   }
-  for (const WorkerCard& card : cards) {
+  for (const WorkerDescription& card : cards) {
     const auto towards_us = card.device_maps.find(own.name);
     if (towards_us == card.device_maps.end()) continue;
     for (const auto& [from, to] : towards_us->second) {

@@ -12,7 +12,7 @@
 namespace lockstep::rpc::inline internal {
 
 /// What a worker tells the others about itself.
-struct WorkerCard {
+struct WorkerDescription {
   std::string name;
   DeviceMaps device_maps = {};
   std::string machine = {};       ///< equal for workers that LocalTransport connects
@@ -23,19 +23,20 @@ struct WorkerCard {
 
 /// All workers' cards, by rank. Collective.
 /// Errors: as a collective's.
-std::vector<WorkerCard> exchange_cards(const ProcessGroup& group, const WorkerCard& own,
-                                       const Deadline& deadline);
+std::vector<WorkerDescription> exchange_cards(const ProcessGroup& group,
+                                              const WorkerDescription& own,
+                                              const Deadline& deadline);
 
 /// Errors: UsageError for invalid options; for names that are empty, longer than 128 characters, or
 /// not unique; for device maps of an unknown worker, with devices other than CUDA's, or that map
 /// two devices to one.
-void check_cards(const std::vector<WorkerCard>& cards);
+void check_cards(const std::vector<WorkerDescription>& cards);
 
 /// What a worker's agent needs to send back tensors by the others' device maps.
 struct DevicePlan {
   DeviceMaps reverse;
   std::vector<c10::Device> devices;  ///< of this worker; each once
 };
-DevicePlan plan_devices(const std::vector<WorkerCard>& cards, int rank);
+DevicePlan plan_devices(const std::vector<WorkerDescription>& cards, int rank);
 
 }  // namespace lockstep::rpc::inline internal

@@ -10,7 +10,7 @@ namespace {
 const c10::Device kCuda0("cuda:0");
 const c10::Device kCuda1("cuda:1");
 
-std::string refusal(const std::vector<WorkerCard>& cards) {
+std::string refusal(const std::vector<WorkerDescription>& cards) {
   try {
     check_cards(cards);
   } catch (const UsageError& error) {
@@ -32,7 +32,7 @@ TEST(RpcMeeting, CardsThatCannotBeAreRefused) {
 }
 
 TEST(RpcMeeting, WhatCameGoesBackTheSameWay) {
-  const std::vector<WorkerCard> cards{{"a", {{"b", {{kCuda0, kCuda1}}}}}, {"b", {}}};
+  const std::vector<WorkerDescription> cards{{"a", {{"b", {{kCuda0, kCuda1}}}}}, {"b", {}}};
   const DevicePlan of_a = plan_devices(cards, 0);
   EXPECT_TRUE(of_a.reverse.empty());
   EXPECT_EQ(of_a.devices, std::vector<c10::Device>{kCuda0});

@@ -56,7 +56,7 @@ c10::IValue PendingCall::wait() {
 }
 
 void PendingCall::wait_for_arrival() const {
-  if (const auto worker = worker_.lock()) worker->look_for(*answer_, target_);
+  if (const auto worker = worker_.lock()) worker->poll_for(*answer_, target_);
   MutexLock lock(arrival_->mutex);
   const bool in_time = arrival_->arrived.wait_until(
       lock.native(), deadline_.instant(),
@@ -89,8 +89,8 @@ c10::IValue PendingCall::take_answer() {
   const auto worker = worker_.lock();
   if (!worker) throw UsageError(concat(what_, ": rpc has been shut down"));
   const auto message = answer_->value().toCustomClass<torch_rpc::Message>();
-  Parcel parcel{message->payload(), message->tensors()};
-  CallAnswer answer;
+  MessageData parcel{message->payload(), message->tensors()};
+  CallReply answer;
   try {
     worker->check_size(parcel);
     answer = read_answer(parcel, worker->incoming(Worker::Way::kAnswer));

@@ -24,7 +24,7 @@ class RRefState final : public c10::RRefInterface {
   std::shared_ptr<Worker> worker() const;
   /// Waits until the owner has the value.
   /// Errors: as rpc::call, if there will be no value.
-  void wait_until_made() const;
+  void wait_until_ready() const;
 
   c10::worker_id_t owner() const override { return static_cast<c10::worker_id_t>(key_.owner); }
   std::string ownerName() const override;

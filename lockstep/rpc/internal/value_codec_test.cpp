@@ -44,7 +44,7 @@ CallRequest sample_request() {
   return request;
 }
 
-std::string error_of(const Parcel& parcel) {
+std::string error_of(const MessageData& parcel) {
   try {
     read_request(parcel, {});
   } catch (const UsageError& error) {
@@ -55,7 +55,7 @@ std::string error_of(const Parcel& parcel) {
 
 TEST(CallMessage, ComesBackAsItWas) {
   const CallRequest sent = sample_request();
-  const Parcel parcel = write_request(sent, {});
+  const MessageData parcel = write_request(sent, {});
   EXPECT_EQ(parcel.tensors.size(), 1U) << "only the large one goes beside the bytes";
   const CallRequest back = read_request(parcel, {});
   EXPECT_EQ(back.function, "f");
@@ -85,13 +85,13 @@ TEST(CallMessage, UndefinedTensorsComeBackFromContainers) {
 }
 
 TEST(CallMessage, EachShorterOneIsRefused) {
-  const Parcel whole = write_request(sample_request(), {});
+  const MessageData whole = write_request(sample_request(), {});
   for (std::size_t size = 0; size < whole.bytes.size(); ++size) {
-    Parcel cut = whole;
+    MessageData cut = whole;
     cut.bytes.resize(size);
     EXPECT_NE(error_of(cut), "") << size;
   }
-  Parcel longer = whole;
+  MessageData longer = whole;
   longer.bytes.push_back(0);
   EXPECT_EQ(error_of(longer), "it has 1 bytes too many");
 }
@@ -101,9 +101,9 @@ TEST(CallMessage, AnyBytesAreReadOrRefused) {
   const auto seed = device();
   std::cout << "seed " << seed << "\n";
   std::mt19937 random(seed);
-  const Parcel whole = write_request(sample_request(), {});
+  const MessageData whole = write_request(sample_request(), {});
   for (int i = 0; i < 20'000; ++i) {
-    Parcel changed = whole;
+    MessageData changed = whole;
     for (unsigned flips = random() % 4 + 1; flips > 0; --flips) {
       changed.bytes[random() % changed.bytes.size()] = static_cast<char>(random());
     }
@@ -117,16 +117,16 @@ TEST(CallMessage, AnyBytesAreReadOrRefused) {
 TEST(CallMessage, DeepAndPromisingOnesAreRefused) {
   EXPECT_THROW(write_request(request_with({nested(40)}), {}), UsageError);
   // Two thousand tuples, each the only element of the one before.
-  Parcel deep = write_request(request_with({nested(1)}), {});
+  MessageData deep = write_request(request_with({nested(1)}), {});
   std::vector<char> bytes(deep.bytes.begin(), deep.bytes.end() - 14);
   for (int i = 0; i < 2000; ++i)
     bytes.insert(bytes.end(), deep.bytes.end() - 14, deep.bytes.end() - 9);
   deep.bytes = bytes;
   EXPECT_EQ(error_of(deep), "values nested deeper than 32");
-  Parcel many = write_request(request_with({std::vector<std::int64_t>{}}), {});
+  MessageData many = write_request(request_with({std::vector<std::int64_t>{}}), {});
   std::fill(many.bytes.end() - 4, many.bytes.end(), '\xff');
   EXPECT_EQ(error_of(many), "it promises 4294967295 elements and has 0 bytes");
-  Parcel without = write_request(request_with({at::zeros({100, 100})}), {});
+  MessageData without = write_request(request_with({at::zeros({100, 100})}), {});
   without.tensors.clear();
   EXPECT_EQ(error_of(without), "it names tensor 0 of 0");
 }
@@ -150,7 +150,8 @@ TEST(CallMessage, TakesMemoryInProportionToItsBytes) {
       std::vector<std::int64_t>{},
   };
   for (const c10::IValue& value : short_values) {
-    const Parcel parcel = write_request(request_with(std::vector<c10::IValue>(100'000, value)), {});
+    const MessageData parcel =
+        write_request(request_with(std::vector<c10::IValue>(100'000, value)), {});
     EXPECT_TRUE(fits_in(kAnyValueBytes + kValueBytesAByte * parcel.bytes.size(),
                         [&] { read_request(parcel, {}); }))
         << parcel.bytes.size() << " bytes of " << value.tagKind();
@@ -160,7 +161,7 @@ TEST(CallMessage, TakesMemoryInProportionToItsBytes) {
 TEST(CallMessage, SparseTensorsLieWithinTheirSizes) {
   const auto sparse =
       at::sparse_coo_tensor(at::tensor({5}, at::kLong).unsqueeze(0), at::ones({1}), {8});
-  Parcel parcel = write_request(request_with({sparse}), {});
+  MessageData parcel = write_request(request_with({sparse}), {});
   EXPECT_EQ(error_of(parcel), "");
   const std::string bytes(parcel.bytes.begin(), parcel.bytes.end());
   const auto index = bytes.find(std::string("\5\0\0\0\0\0\0\0", 8));

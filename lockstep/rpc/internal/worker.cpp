@@ -109,7 +109,7 @@ Worker::~Worker() {
 }
 
 void Worker::start() {
-  WorkerCard own{
+  WorkerDescription own{
       .name = name_, .device_maps = options_.device_maps, .problem = problem_of(options_)};
   const Deadline deadline =
       Deadline::after(own.problem.empty() ? options_.timeout : Options{}.timeout);
@@ -287,7 +287,7 @@ void Worker::note_lost(int rank) {
   int unknown = kNobody;
   loss_causes_[index].compare_exchange_strong(unknown, first_lost_);
   if (lost_[index].exchange(true)) return;
-  agent_->tell_of_loss(rank);
+  agent_->notify_loss(rank);
   rrefs_.note_gone(rank);
 }
 
@@ -358,7 +358,7 @@ ValueContext Worker::outgoing(int target, Way way, Baggage& baggage) {
   ValueContext context;
   context.name_rref = [this, target, way, &baggage](const c10::IValue& value) {
     const RRef rref = RRef::from_value(value);
-    rref.state().wait_until_made();
+    rref.state().wait_until_ready();
     const RRefKey& key = rref.state().key();
     if (key.owner == target && way == Way::kCall) {
       baggage.kept.push_back(value);
@@ -377,7 +377,7 @@ ValueContext Worker::outgoing(int target, Way way, Baggage& baggage) {
   return context;
 }
 
-void Worker::check_size(const Parcel& parcel) const {
+void Worker::check_size(const MessageData& parcel) const {
   std::size_t size_bytes = parcel.bytes.size();
   for (const at::Tensor& tensor : parcel.tensors) size_bytes += tensor.nbytes();
   if (size_bytes > static_cast<std::size_t>(options_.max_message_bytes)) {
@@ -407,7 +407,7 @@ std::shared_ptr<PendingCall> Worker::send(int target, CallRequest request,
     context->addKnownWorkerId(static_cast<torch_rpc::worker_id_t>(target));
   }
   Baggage baggage{.kept = std::move(kept), .held = {}};
-  Parcel parcel;
+  MessageData parcel;
   try {
     parcel = write_request(request, outgoing(target, Way::kCall, baggage));
     check_size(parcel);
@@ -438,8 +438,8 @@ std::shared_ptr<PendingCall> Worker::send(int target, CallRequest request,
   }
 }
 
-void Worker::look_for(const c10::ivalue::Future& answer, int target) {
-  if (!stopped()) agent_->look_for(answer, target);
+void Worker::poll_for(const c10::ivalue::Future& answer, int target) {
+  if (!stopped()) agent_->poll_for(answer, target);
 }
 
 std::unordered_map<c10::Device, c10::Device> Worker::gradients_back_to(int rank) const {

@@ -62,7 +62,7 @@ class Worker final : public std::enable_shared_from_this<Worker>, public LocalTr
                                     std::optional<std::chrono::milliseconds> timeout,
                                     std::vector<c10::IValue> kept = {});
   /// Call it before a thread sleeps until a worker replies.
-  void look_for(const c10::ivalue::Future& answer, int target);
+  void poll_for(const c10::ivalue::Future& answer, int target);
   RRefKey next_key(int owner);
 
   RRefTable& rrefs() { return rrefs_; }
@@ -97,7 +97,7 @@ class Worker final : public std::enable_shared_from_this<Worker>, public LocalTr
   std::unordered_map<c10::Device, c10::Device> gradients_back_to(int rank) const;
 
   /// Errors: UsageError for a message larger than max_message_bytes.
-  void check_size(const Parcel& parcel) const;
+  void check_size(const MessageData& parcel) const;
 
   /// Whether values are in a call or in its reply; decides who holds an RRef among them.
   enum class Way { kCall, kAnswer };
@@ -119,7 +119,7 @@ class Worker final : public std::enable_shared_from_this<Worker>, public LocalTr
   void note_first_lost(int rank) noexcept;
   void run_later(std::function<void()> action);
   c10::IValue execute(CallRequest& request);
-  c10::intrusive_ptr<c10::ivalue::Future> run_call(CallRequest request, const Parcel& parcel,
+  c10::intrusive_ptr<c10::ivalue::Future> run_call(CallRequest request, const MessageData& parcel,
                                                    const std::vector<c10::Stream>& streams,
                                                    std::int64_t id);
   void expect_value(const CallRequest& request);
@@ -127,7 +127,7 @@ class Worker final : public std::enable_shared_from_this<Worker>, public LocalTr
   Answer answer_with(const CallRequest& request, const c10::IValue& value, std::int64_t id);
   Answer answer_with(const CallRequest& request, std::exception_ptr error, std::int64_t id);
   Answer refuse(const std::string& why, std::size_t size_bytes, std::int64_t id);
-  Answer make_answer(const CallAnswer& answer, int caller, std::int64_t id);
+  Answer make_answer(const CallReply& answer, int caller, std::int64_t id);
   void start_agent(const c10::intrusive_ptr<c10d::Store>& store,
                    const std::vector<c10::Device>& devices);
   void stop_agent() noexcept;

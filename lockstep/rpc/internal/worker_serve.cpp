@@ -71,7 +71,7 @@ c10::intrusive_ptr<JitFuture> completed(const Agent& agent,
 c10::intrusive_ptr<JitFuture> Worker::serve(torch_rpc::Message& message,
                                             std::vector<c10::Stream> streams) {
   const std::int64_t id = message.id();
-  const Parcel parcel{std::move(message.payload()), std::move(message.tensors())};
+  const MessageData parcel{std::move(message.payload()), std::move(message.tensors())};
   CallRequest request;
   try {
     check_size(parcel);
@@ -89,8 +89,8 @@ c10::intrusive_ptr<JitFuture> Worker::serve(torch_rpc::Message& message,
   if (!may_wait) return run_call(std::move(request), parcel, streams, id);
   auto answer = c10::make_intrusive<JitFuture>(at::AnyClassType::get(), agent_->getDevices());
   functions_pool_->run([self = shared_from_this(), request = std::move(request),
-                        only_tensors = Parcel{{}, parcel.tensors}, streams = std::move(streams), id,
-                        answer]() mutable {
+                        only_tensors = MessageData{{}, parcel.tensors},
+                        streams = std::move(streams), id, answer]() mutable {
     thread_serves = true;  // As long as the pool lives.
     self->run_call(std::move(request), only_tensors, streams, id)
         ->addCallback([answer](JitFuture& ready) {
@@ -106,7 +106,7 @@ c10::intrusive_ptr<JitFuture> Worker::refuse_large(std::size_t size_bytes, std::
                    refuse(too_large(size_bytes, options_.max_message_bytes), size_bytes, id));
 }
 
-c10::intrusive_ptr<JitFuture> Worker::run_call(CallRequest request, const Parcel& parcel,
+c10::intrusive_ptr<JitFuture> Worker::run_call(CallRequest request, const MessageData& parcel,
                                                const std::vector<c10::Stream>& streams,
                                                std::int64_t id) {
   const c10::MultiStreamGuard on_streams(streams);
@@ -201,7 +201,7 @@ c10::IValue Worker::keep(const CallRequest& request, c10::IValue value) {
 
 Worker::Answer Worker::answer_with(const CallRequest& request, const c10::IValue& value,
                                    std::int64_t id) {
-  CallAnswer answer{.autograd = request.autograd, .value = value};
+  CallReply answer{.autograd = request.autograd, .value = value};
   if (!answer.autograd) return make_answer(answer, request.from, id);
   auto& container = torch_autograd::DistAutogradContainer::getInstance();
   answer.autograd->message = container.newAutogradMessageId();
@@ -211,7 +211,7 @@ Worker::Answer Worker::answer_with(const CallRequest& request, const c10::IValue
 Worker::Answer Worker::answer_with(const CallRequest& request, std::exception_ptr error,
                                    std::int64_t id) {
   if (keeps_result(request)) rrefs_.release(request.rref, request.from);
-  CallAnswer answer;
+  CallReply answer;
   try {
     std::rethrow_exception(std::move(error));
   } catch (const std::exception& thrown) {
@@ -227,9 +227,9 @@ Worker::Answer Worker::answer_with(const CallRequest& request, std::exception_pt
   return make_answer(answer, request.from, id);
 }
 
-Worker::Answer Worker::make_answer(const CallAnswer& answer, int caller, std::int64_t id) {
+Worker::Answer Worker::make_answer(const CallReply& answer, int caller, std::int64_t id) {
   Baggage baggage;
-  Parcel parcel;
+  MessageData parcel;
   try {
     parcel = write_answer(answer, outgoing(caller, Way::kAnswer, baggage));
     // An error is told however small messages must be.

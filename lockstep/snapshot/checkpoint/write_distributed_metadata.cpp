@@ -2,7 +2,7 @@
 #include <string_view>
 
 #include "lockstep/snapshot/checkpoint/distributed_metadata.h"
-#include "lockstep/snapshot/pickle/pickle_text.h"
+#include "lockstep/snapshot/pickle/pickle_writer.h"
 #include "lockstep/snapshot/pickle/storage_types.h"
 
 namespace lockstep::inline internal {
@@ -13,7 +13,7 @@ constexpr std::string_view kFilesModule = "torch.distributed.checkpoint.filesyst
 constexpr std::string_view kVersion = "1.0.0";
 
 /// The tuple of TensorProperties.__getstate__.
-void write_properties(PickleText& text, c10::ScalarType dtype) {
+void write_properties(PickleWriter& text, c10::ScalarType dtype) {
   text.object(kMetadataModule, "TensorProperties").op(PickleOpcode::kMark);
   text.global("torch", dtype_name(dtype));
   text.global("torch.serialization", "_get_layout").string("torch.strided");
@@ -25,7 +25,7 @@ void write_properties(PickleText& text, c10::ScalarType dtype) {
   text.op(PickleOpcode::kTuple).set_state();
 }
 
-void write_tensor(PickleText& text, const DistributedTensor& tensor) {
+void write_tensor(PickleWriter& text, const DistributedTensor& tensor) {
   text.object(kMetadataModule, "TensorStorageMetadata").dict();
   text.string("properties");
   write_properties(text, tensor.dtype);
@@ -39,7 +39,7 @@ void write_tensor(PickleText& text, const DistributedTensor& tensor) {
   text.op(PickleOpcode::kAppends).end_dict().set_state();
 }
 
-void write_places(PickleText& text, const DistributedMetadata& metadata) {
+void write_places(PickleWriter& text, const DistributedMetadata& metadata) {
   for (const DistributedTensor& tensor : metadata.tensors) {
     for (std::size_t i = 0; i < tensor.pieces.size(); ++i) {
       const DistributedPiece& piece = tensor.pieces[i];
@@ -57,7 +57,7 @@ void write_places(PickleText& text, const DistributedMetadata& metadata) {
 }  // namespace
 
 std::string distributed_metadata_text(const DistributedMetadata& metadata) {
-  PickleText text;
+  PickleWriter text;
   text.object(kMetadataModule, "Metadata").dict();
   text.string("state_dict_metadata").dict();
   for (const DistributedTensor& tensor : metadata.tensors) {

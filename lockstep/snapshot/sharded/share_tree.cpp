@@ -75,7 +75,8 @@ std::uint64_t own_bytes(const Snapshot& snapshot, StatePlacement optimizer) {
   std::uint64_t bytes = bytes_of(tensor_dict_value(snapshot.extra)) + bytes_of(snapshot.values) +
                         bytes_of(tensor_list_value(snapshot.random_state)) +
                         bytes_of(tensor_list_value(snapshot.cuda_random_state));
-  if (optimizer == StatePlacement::kOwn) bytes += bytes_of(find_value(snapshot.optimizer, kState));
+  if (optimizer == StatePlacement::kSharded)
+    bytes += bytes_of(find_value(snapshot.optimizer, kState));
   return bytes;
 }
 

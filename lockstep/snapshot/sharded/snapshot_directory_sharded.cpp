@@ -45,7 +45,7 @@ void SnapshotDirectory::save_sharded(Snapshot snapshot, const torch::optim::Opti
   if (asynchronous_) agree_on_writes();
   const int rank = group_rank(group_);
   const bool is_own = dynamic_cast<const ShardedState*>(&optimizer) != nullptr;
-  const StatePlacement kind = is_own ? StatePlacement::kOwn : StatePlacement::kReplicated;
+  const StatePlacement kind = is_own ? StatePlacement::kSharded : StatePlacement::kReplicated;
   std::vector<std::string> model_names;
   for (const auto& [name, tensor] : snapshot.model) model_names.push_back(name);
   if (rank != 0) snapshot.random_state = snapshot.cuda_random_state = {};

@@ -169,7 +169,7 @@ void AcceleratorShards::check_kernels() {
 }
 
 void AcceleratorShards::set_group() {
-  give_up_step();
+  discard_step();
   steps_.reset();
   const ProcessGroup& group = state_.group();
   if (!group.device().is_cpu()) {
@@ -181,15 +181,15 @@ void AcceleratorShards::set_group() {
                                  group.world_size() - shards_, " of them have no work"));
 }
 
-void AcceleratorShards::give_up_step() {
-  if (steps_) steps_->give_up_step();
+void AcceleratorShards::discard_step() {
+  if (steps_) steps_->discard_step();
   has_shard_ = has_sum_ = false;
 }
 
 void AcceleratorShards::end_left_step() {
   if (!steps_ || !steps_->is_within_step() || is_within_step()) return;
   steps_->restore_buffers();
-  give_up_step();
+  discard_step();
 }
 
 LogicalShards& AcceleratorShards::steps() {
@@ -218,7 +218,7 @@ void AcceleratorShards::begin_shard(const ShardPlace& place) {
   const LoaderPosition& loader = *state_.loaders.front();
   if (!loader.is_within_step()) {
     if (steps_) steps_->restore_buffers();
-    give_up_step();
+    discard_step();
     if (place.shard == shards_ && loader.batches_behind_cursor() == 0) {  // An epoch's end.
       return seed_step(state_.options().seed, shards_, step_of_place(), state_.group().device());
     }
@@ -253,13 +253,13 @@ void AcceleratorShards::backward(const at::Tensor& loss, std::optional<double> w
   if (weight && state_.scaler().is_enabled()) {
     refuse("a weight of backward() and precision float16 is not supported; use bfloat16");
   }
-  const ShardWeight counted{
-      .part_of_step = static_cast<double>(at.samples()) / static_cast<double>(at.batch_samples()),
-      .weight = at.samples() > 0 ? weight : std::optional(0.0)};
+  const ShardWeight counted{.fraction_of_step = static_cast<double>(at.samples()) /
+                                                static_cast<double>(at.batch_samples()),
+                            .weight = at.samples() > 0 ? weight : std::optional(0.0)};
   LogicalShards& steps = this->steps();
   steps.begin_backward();
   if (at.samples() > 0) {
-    at::Tensor total = loss * weight.value_or(counted.part_of_step);
+    at::Tensor total = loss * weight.value_or(counted.fraction_of_step);
     if (state_.scaler().is_enabled()) total = state_.scaler_.scale(total);
     total.backward();
   }

@@ -29,7 +29,7 @@ class AcceleratorShards {
   /// kernels round: on all ranks, or, once they have a group, on the ranks that join.
   void set_group();
   /// Discards the sums of the incomplete step; buffers stay as its shards left them.
-  void give_up_step();
+  void discard_step();
   /// If a loop was left within a step, restores the buffers from before it.
   void end_left_step();
 

@@ -251,7 +251,7 @@ void AcceleratorState::take_values(const c10::IValue& values, const std::string&
 }
 
 // Whatever it keeps beside them it has from its steps.
-void AcceleratorState::go_to(Scheduled& scheduled, std::int64_t steps) {
+void AcceleratorState::go_to(PreparedSchedulerState& scheduled, std::int64_t steps) {
   std::vector<double> rates;
   for (const auto& stepped : optimizers) {
     for (auto& group : stepped->optimizer->param_groups()) {
@@ -353,11 +353,13 @@ bool Accelerator::load_state(const std::string& directory) {
   SnapshotDirectory& snapshots = snapshots_in(directory);
   if (snapshots.path() == options().directory) snapshots.claim();
   torch::optim::Optimizer& optimizer = *state_->optimizers.front()->optimizer;
-  const auto source_of = [](const Resumed& one) { return concat("load ", one.path.string()); };
-  std::optional<Resumed> resumed;
+  const auto source_of = [](const LoadedSnapshot& one) {
+    return concat("load ", one.path.string());
+  };
+  std::optional<LoadedSnapshot> resumed;
   try {
     resumed = snapshots.load_latest(*state_->replicas.front()->module(), optimizer,
-                                    [&](const Resumed& found) {
+                                    [&](const LoadedSnapshot& found) {
                                       state_->check_values(found.values, source_of(found));
                                       state_->take_registered(found.values, source_of(found));
                                     });

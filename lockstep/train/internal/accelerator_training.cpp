@@ -23,10 +23,10 @@
 #include "lockstep/recovery/internal/state_exchange.h"
 #include "lockstep/recovery/internal/training_state.h"
 #include "lockstep/recovery/internal/update_mark.h"
-#include "lockstep/train/internal/accelerator_shards.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/pickle/pickled.h"
 #include "lockstep/snapshot/save.h"
+#include "lockstep/train/internal/accelerator_shards.h"
 
 namespace lockstep::inline internal {
 
@@ -130,7 +130,7 @@ int AcceleratorTraining::expected_updates() const {
   return std::max(most_updates_, static_cast<int>(state_.optimizers.size()));
 }
 
-void AcceleratorTraining::begin_update(AcceleratorState::Stepped& stepped) {
+void AcceleratorTraining::begin_update(AcceleratorState::PreparedOptimizerState& stepped) {
   has_undo_ = ++updates_ < expected_updates() || is_extended_;
   if (!has_undo_) return;
   ++undone_updates_;
@@ -146,7 +146,7 @@ void AcceleratorTraining::begin_update(AcceleratorState::Stepped& stepped) {
 }
 
 // An update with one copy per machine changes nothing where it fails, or tears the copy.
-void AcceleratorTraining::fail_update(const AcceleratorState::Stepped& stepped) {
+void AcceleratorTraining::fail_update(const AcceleratorState::PreparedOptimizerState& stepped) {
   std::vector<at::Tensor> parameters;
   for (const auto& group : stepped.optimizer->param_groups()) {
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
@@ -188,7 +188,7 @@ bool AcceleratorTraining::go_back() {
     state_.scaler_.load_state_dict(scaler_);
   }
   for (std::size_t i = 0; i < scheduler_steps_.size(); ++i) {
-    AcceleratorState::Scheduled& scheduled = *state_.schedulers[i];
+    AcceleratorState::PreparedSchedulerState& scheduled = *state_.schedulers[i];
     take_back_steps(*scheduled.scheduler, scheduled.steps - scheduler_steps_[i]);
     scheduled.steps = scheduler_steps_[i];
   }
@@ -249,7 +249,7 @@ void AcceleratorTraining::take(const c10::IValue& value) {
   const c10::IValue values = entry(value, "values", kOtherRank);
   const auto scheduler_steps = entry(values, "schedulers", kOtherRank).toList();
   for (std::size_t i = 0; i < std::min(scheduler_steps.size(), state_.schedulers.size()); ++i) {
-    AcceleratorState::Scheduled& scheduled = *state_.schedulers[i];
+    AcceleratorState::PreparedSchedulerState& scheduled = *state_.schedulers[i];
     const std::int64_t steps = scheduler_steps.get(i).toInt();
     if (scheduled.steps <= steps) continue;  // Ahead of a copy in memory.
     take_back_steps(*scheduled.scheduler, scheduled.steps - steps);
@@ -285,7 +285,7 @@ void AcceleratorTraining::take(const c10::IValue& value) {
 void AcceleratorTraining::drop_group(const ProcessGroup& group) {
   CopyPlaces(found_parameters()).leave();
   state_.end_left_step();
-  if (state_.shards_) state_.shards_->give_up_step();
+  if (state_.shards_) state_.shards_->discard_step();
   state_.group_ = group;
   regroup_layers(group);
   left_directories_.push_back(std::exchange(state_.directories, {}));

@@ -43,11 +43,11 @@ class AcceleratorTraining final : public RecoverableTraining {
   bool take_out_of_copies();
 
   /// Call it before an optimizer's step.
-  void begin_update(AcceleratorState::Stepped& stepped);
+  void begin_update(AcceleratorState::PreparedOptimizerState& stepped);
   /// Call it after an optimizer's step.
   void end_update();
   /// Call it instead of end_update() if the step has thrown.
-  void fail_update(const AcceleratorState::Stepped& stepped);
+  void fail_update(const AcceleratorState::PreparedOptimizerState& stepped);
   /// Begins a step: nothing is updated yet.
   void begin_step();
   /// Extends the step over a boundary, since the program accumulates gradients itself.

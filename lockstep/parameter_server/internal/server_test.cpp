@@ -1,4 +1,4 @@
-#include "lockstep/parameter_server/internal/server_desk.h"
+#include "lockstep/parameter_server/internal/server.h"
 
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
@@ -7,21 +7,21 @@
 namespace lockstep::parameter_server {
 namespace {
 
-TEST(ServerDesk, ATrainerWaitsOnlyWhereItIsFurtherAheadThanItsStaleness) {
+TEST(ParameterServer, ATrainerWaitsOnlyWhereItIsFurtherAheadThanItsStaleness) {
   Shard shard({.parameters = {at::ones({2})},
                .optimizer =
                    [](std::vector<at::Tensor> values) {
                      return std::make_unique<torch::optim::SGD>(std::move(values), 0.1);
                    }},
               0, 1);
-  ServerDesk desk(shard, {.staleness = 2}, {0, 0});
+  ParameterServer desk(shard, {.staleness = 2}, {0, 0});
   const auto make_step = [&](int trainer, std::int64_t step) {
     desk.push(trainer, step, {.dense = at::ones({2}), .tables = {}});
     return desk.pull(trainer, step + 1);
   };
   EXPECT_TRUE(make_step(0, 0)->completed());
   EXPECT_TRUE(make_step(0, 1)->completed());
-  const ServerDesk::Later third = make_step(0, 2);
+  const ParameterServer::Later third = make_step(0, 2);
   EXPECT_FALSE(third->completed());
   EXPECT_TRUE(make_step(1, 0)->completed());
   EXPECT_TRUE(third->completed());

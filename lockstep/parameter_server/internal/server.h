@@ -31,12 +31,12 @@ struct UpdateRules {
 /// Receives trainers' gradients and replies with values: a server's part for one set of trainers.
 /// Threads: any.
 /// Lifetime: the shard must outlive it.
-class ServerDesk {
+class ParameterServer {
  public:
   using Later = c10::intrusive_ptr<c10::ivalue::Future>;
 
   /// `done`: steps that each trainer has made before, for asynchronous updates.
-  ServerDesk(Shard& shard, UpdateRules rules, std::vector<std::int64_t> done);
+  ParameterServer(Shard& shard, UpdateRules rules, std::vector<std::int64_t> done);
 
   /// Receives a trainer's gradients of a step.
   /// Errors: UsageError for gradients that do not fit the shard.
@@ -52,7 +52,7 @@ class ServerDesk {
   bool all_finished() const;
   /// Activity of each trainer, to detect hung ones. A call is counted when it arrives, even if it
   /// waits for an update.
-  std::vector<Heard> heard() const;
+  std::vector<TrainerActivity> activity() const;
 
   /// Drops replies for which no caller waits any more, with what would send them.
   void forget_callers();

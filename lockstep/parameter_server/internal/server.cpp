@@ -1,4 +1,4 @@
-#include "lockstep/parameter_server/internal/server_desk.h"
+#include "lockstep/parameter_server/internal/server.h"
 
 #include <algorithm>
 #include <utility>
@@ -11,7 +11,7 @@
 
 namespace lockstep::parameter_server::inline internal {
 
-ServerDesk::ServerDesk(Shard& shard, UpdateRules rules, std::vector<std::int64_t> done)
+ParameterServer::ParameterServer(Shard& shard, UpdateRules rules, std::vector<std::int64_t> done)
     : shard_(shard),
       rules_(std::move(rules)),
       trainers_(done.size()),
@@ -20,22 +20,22 @@ ServerDesk::ServerDesk(Shard& shard, UpdateRules rules, std::vector<std::int64_t
   for (std::size_t index = 0; index < done.size(); ++index) trainers_[index].done = done[index];
 }
 
-void ServerDesk::check_trainer(int trainer) const {
+void ParameterServer::check_trainer(int trainer) const {
   if (trainer < 0 || trainer >= static_cast<int>(signs_.size()))
     throw UsageError(concat("trainer ", trainer, "; there are ", signs_.size()));
 }
 
-ServerDesk::Trainer& ServerDesk::find(int trainer) {
+ParameterServer::Trainer& ParameterServer::find(int trainer) {
   check_trainer(trainer);
   return trainers_[static_cast<std::size_t>(trainer)];
 }
 
-void ServerDesk::note_sign(int trainer) {
+void ParameterServer::note_sign(int trainer) {
   check_trainer(trainer);
   ++signs_[static_cast<std::size_t>(trainer)];
 }
 
-void ServerDesk::push(int trainer, std::int64_t step, Gradients gradients) {
+void ParameterServer::push(int trainer, std::int64_t step, Gradients gradients) {
   note_sign(trainer);
   shard_.check(gradients);  // Reads only what never changes.
   std::vector<Later> due;
@@ -60,7 +60,7 @@ void ServerDesk::push(int trainer, std::int64_t step, Gradients gradients) {
   answer(due);
 }
 
-ServerDesk::Later ServerDesk::pull(int trainer, std::int64_t step) {
+ParameterServer::Later ParameterServer::pull(int trainer, std::int64_t step) {
   note_sign(trainer);
   const Later later = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
   std::vector<Later> due;
@@ -85,14 +85,14 @@ ServerDesk::Later ServerDesk::pull(int trainer, std::int64_t step) {
   return later;
 }
 
-at::Tensor ServerDesk::rows(int trainer, std::size_t table, const at::Tensor& rows) {
+at::Tensor ParameterServer::rows(int trainer, std::size_t table, const at::Tensor& rows) {
   note_sign(trainer);
   const MutexLock lock(mutex_);
   if (broken_) std::rethrow_exception(broken_);  // Half of them may have been updated.
   return shard_.rows(table, rows);
 }
 
-ServerDesk::Later ServerDesk::finish(int trainer) {
+ParameterServer::Later ParameterServer::finish(int trainer) {
   failpoint("training.end");
   note_sign(trainer);
   Later answer;
@@ -106,14 +106,14 @@ ServerDesk::Later ServerDesk::finish(int trainer) {
   return answer;
 }
 
-bool ServerDesk::all_finished() const {
+bool ParameterServer::all_finished() const {
   const MutexLock lock(mutex_);
   return std::ranges::all_of(trainers_, &Trainer::has_finished);
 }
 
-std::vector<Heard> ServerDesk::heard() const {
+std::vector<TrainerActivity> ParameterServer::activity() const {
   const MutexLock lock(mutex_);
-  std::vector<Heard> all;
+  std::vector<TrainerActivity> all;
   for (std::size_t index = 0; index < trainers_.size(); ++index) {
     const Trainer& trainer = trainers_[index];
     all.push_back({signs_[index].load(), trainer.wanted.has_value() || trainer.has_finished});
@@ -121,7 +121,7 @@ std::vector<Heard> ServerDesk::heard() const {
   return all;
 }
 
-void ServerDesk::forget_callers() {
+void ParameterServer::forget_callers() {
   const MutexLock lock(mutex_);
   for (Trainer& trainer : trainers_) {
     trainer.wanted.reset();
@@ -130,21 +130,21 @@ void ServerDesk::forget_callers() {
   all_finished_.reset();
 }
 
-bool ServerDesk::has_next() const {
+bool ParameterServer::has_next() const {
   const MutexLock lock(mutex_);
   return !rules_.staleness && all_pushed();
 }
 
-void ServerDesk::make_next() {
+void ParameterServer::make_next() {
   const MutexLock lock(mutex_);
   update_with_all();
 }
 
-bool ServerDesk::all_pushed() const {
+bool ParameterServer::all_pushed() const {
   return std::ranges::all_of(trainers_, [](const Trainer& one) { return one.pushed.has_value(); });
 }
 
-void ServerDesk::update_with_all() {
+void ParameterServer::update_with_all() {
   std::vector<Gradients> gradients;
   for (Trainer& trainer : trainers_) {
     gradients.push_back(std::move(*trainer.pushed));
@@ -155,7 +155,7 @@ void ServerDesk::update_with_all() {
 }
 
 // Half an update cannot be taken back.
-void ServerDesk::update(std::vector<Gradients> gradients) {
+void ParameterServer::update(std::vector<Gradients> gradients) {
   try {
     shard_.update(std::move(gradients));
     rules_.after_update(clock());
@@ -164,33 +164,33 @@ void ServerDesk::update(std::vector<Gradients> gradients) {
   }
 }
 
-std::exception_ptr ServerDesk::find_error() const {
+std::exception_ptr ParameterServer::find_error() const {
   const MutexLock lock(mutex_);
   return broken_;
 }
 
-void ServerDesk::check() const {
+void ParameterServer::check() const {
   if (const std::exception_ptr error = find_error()) std::rethrow_exception(error);
 }
 
-std::vector<std::int64_t> ServerDesk::done() const {
+std::vector<std::int64_t> ParameterServer::done() const {
   const MutexLock lock(mutex_);
   std::vector<std::int64_t> all;
   for (const Trainer& trainer : trainers_) all.push_back(trainer.done);
   return all;
 }
 
-std::int64_t ServerDesk::clock() const {
+std::int64_t ParameterServer::clock() const {
   return std::ranges::min(trainers_, {}, &Trainer::done).done;
 }
 
-bool ServerDesk::may_read(const Trainer& trainer) const {
+bool ParameterServer::may_read(const Trainer& trainer) const {
   if (!trainer.wanted) return false;
   if (!rules_.staleness) return *trainer.wanted == trainer.done;
   return clock() >= trainer.done - *rules_.staleness;
 }
 
-std::vector<ServerDesk::Later> ServerDesk::take_due() {
+std::vector<ParameterServer::Later> ParameterServer::take_due() {
   std::vector<Later> due;
   for (Trainer& trainer : trainers_) {
     if (!may_read(trainer)) continue;
@@ -201,7 +201,7 @@ std::vector<ServerDesk::Later> ServerDesk::take_due() {
   return due;
 }
 
-std::vector<ServerDesk::Later> ServerDesk::take_waiting() {
+std::vector<ParameterServer::Later> ParameterServer::take_waiting() {
   std::vector<Later> waiting;
   for (Trainer& trainer : trainers_) {
     if (!std::exchange(trainer.wanted, std::nullopt)) continue;
@@ -211,14 +211,14 @@ std::vector<ServerDesk::Later> ServerDesk::take_waiting() {
 }
 
 // Synchronous values change only when everyone has them; others change while they are sent.
-at::Tensor ServerDesk::values_now() const {
+at::Tensor ParameterServer::values_now() const {
   const at::Tensor values = shard_.values().detach();
   if (!rules_.staleness) return values;
   const MutexLock lock(mutex_);
   return values.clone();
 }
 
-void ServerDesk::answer(const std::vector<Later>& due) {
+void ParameterServer::answer(const std::vector<Later>& due) {
   if (due.empty()) return;
   if (const std::exception_ptr error = find_error()) {
     for (const Later& later : due) later->setError(error);
@@ -228,13 +228,14 @@ void ServerDesk::answer(const std::vector<Later>& due) {
   for (const Later& later : due) later->markCompleted(values);
 }
 
-std::optional<int> TrainerWatch::find_silent(const std::vector<Heard>& heard, Instant now) {
-  last_.resize(heard.size());
+std::optional<int> TrainerWatch::find_silent(const std::vector<TrainerActivity>& activity,
+                                             Instant now) {
+  last_.resize(activity.size());
   std::optional<int> silent;
-  for (std::size_t trainer = 0; trainer < heard.size(); ++trainer) {
+  for (std::size_t trainer = 0; trainer < activity.size(); ++trainer) {
     Last& last = last_[trainer];
-    if (heard[trainer].waits || heard[trainer].signs != last.signs) {
-      last = {heard[trainer].signs, now};
+    if (activity[trainer].waits || activity[trainer].signs != last.signs) {
+      last = {activity[trainer].signs, now};
     } else if (!silent && now - last.instant > limit_) {
       silent = static_cast<int>(trainer);
     }

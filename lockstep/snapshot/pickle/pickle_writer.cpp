@@ -1,4 +1,4 @@
-#include "lockstep/snapshot/pickle/pickle_text.h"
+#include "lockstep/snapshot/pickle/pickle_writer.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 
 namespace lockstep::inline internal {
 
-void put_tensor(PickleText& text, c10::ScalarType dtype, const std::vector<std::int64_t>& shape,
+void put_tensor(PickleWriter& text, c10::ScalarType dtype, const std::vector<std::int64_t>& shape,
                 std::string_view key) {
   const bool is_typed = is_storable(dtype);
   std::uint64_t units = is_typed ? 1 : c10::elementSize(dtype);

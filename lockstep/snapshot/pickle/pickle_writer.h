@@ -15,61 +15,61 @@ namespace lockstep::inline internal {
 
 /// Writes a pickle of protocol 2: values one after the other, as operations on the pickle machine's
 /// stack.
-class PickleText {
+class PickleWriter {
  public:
-  PickleText() { op(PickleOpcode::kProto).raw<std::uint8_t>(2); }
+  PickleWriter() { op(PickleOpcode::kProto).raw<std::uint8_t>(2); }
 
-  PickleText& op(PickleOpcode code) {
+  PickleWriter& op(PickleOpcode code) {
     text_.push_back(static_cast<char>(code));
     return *this;
   }
 
   template <class Integer>
-  PickleText& raw(Integer value) {
+  PickleWriter& raw(Integer value) {
     text_.append(reinterpret_cast<const char*>(&value), sizeof(value));
     return *this;
   }
 
-  PickleText& global(std::string_view module, std::string_view name) {
+  PickleWriter& global(std::string_view module, std::string_view name) {
     op(PickleOpcode::kGlobal);
     text_ += concat(module, "\n", name, "\n");
     return *this;
   }
 
-  PickleText& string(std::string_view value) {
+  PickleWriter& string(std::string_view value) {
     op(PickleOpcode::kBinUnicode).raw(static_cast<std::uint32_t>(value.size()));
     text_ += value;
     return *this;
   }
 
-  PickleText& number(std::uint64_t value) {
+  PickleWriter& number(std::uint64_t value) {
     if (value <= INT32_MAX) return op(PickleOpcode::kBinInt).raw(static_cast<std::int32_t>(value));
     return op(PickleOpcode::kLong1).raw<std::uint8_t>(sizeof(value)).raw(value);
   }
 
-  PickleText& numbers(const std::vector<std::int64_t>& values) {
+  PickleWriter& numbers(const std::vector<std::int64_t>& values) {
     op(PickleOpcode::kMark);
     for (const std::int64_t value : values) number(static_cast<std::uint64_t>(value));
     return op(PickleOpcode::kTuple);
   }
 
-  PickleText& size(const std::vector<std::int64_t>& values) {
+  PickleWriter& size(const std::vector<std::int64_t>& values) {
     return global("torch", "Size")
         .numbers(values)
         .op(PickleOpcode::kTuple1)
         .op(PickleOpcode::kReduce);
   }
 
-  PickleText& none() { return op(PickleOpcode::kNone); }
+  PickleWriter& none() { return op(PickleOpcode::kNone); }
 
   /// Creates an object of a class; the value written between this and set_state() is its state.
-  PickleText& object(std::string_view module, std::string_view name) {
+  PickleWriter& object(std::string_view module, std::string_view name) {
     return global(module, name).op(PickleOpcode::kEmptyTuple).op(PickleOpcode::kNewObject);
   }
-  PickleText& set_state() { return op(PickleOpcode::kBuild); }
+  PickleWriter& set_state() { return op(PickleOpcode::kBuild); }
 
-  PickleText& dict() { return op(PickleOpcode::kEmptyDict).op(PickleOpcode::kMark); }
-  PickleText& end_dict() { return op(PickleOpcode::kSetItems); }
+  PickleWriter& dict() { return op(PickleOpcode::kEmptyDict).op(PickleOpcode::kMark); }
+  PickleWriter& end_dict() { return op(PickleOpcode::kSetItems); }
 
   std::string finish() {
     op(PickleOpcode::kStop);
@@ -82,7 +82,7 @@ class PickleText {
 
 /// Writes a contiguous tensor of these sizes over the storage `key`, as torch.save does; for every
 /// dtype that the unpickler reads.
-void put_tensor(PickleText& text, c10::ScalarType dtype, const std::vector<std::int64_t>& shape,
+void put_tensor(PickleWriter& text, c10::ScalarType dtype, const std::vector<std::int64_t>& shape,
                 std::string_view key);
 
 }  // namespace lockstep::inline internal
