@@ -15,42 +15,44 @@
 
 namespace lockstep::inline internal {
 
-/// Where a parameter's gradient is exchanged: in which exchange (ExchangeSchedule::kNoBucket: in
-/// none), and at which position of it.
+/// Where a parameter's gradient is exchanged: in which exchange (ExchangeSchedule::kNoBucket:
+/// none), and at which position in it.
 struct ExchangePlace {
   std::size_t exchange;
   std::size_t position = 0;
 };
 
+/// The exchanges of all parameters' gradients.
 struct ExchangePlan {
-  /// In the order in which they are to start.
+  /// In the order in which they start.
   std::vector<std::unique_ptr<GradientExchange>> exchanges;
-  /// Of each exchange.
+  /// By exchange.
   std::vector<BucketKind> kinds;
-  /// Of each parameter.
+  /// By parameter.
   std::vector<ExchangePlace> places;
 };
 
+/// Options of plan_exchanges().
 struct ExchangePlanOptions {
   BucketCaps caps;
-  /// Gradients that no rank has are not exchanged.
+  /// Exclude gradients that no rank has.
   bool leave_out_unused = false;
-  /// These parameters' gradients follow the exchange with that of parameter `delay_until`.
+  /// Parameters whose gradients are exchanged after the exchange with the gradient of
+  /// `delay_until`.
   std::vector<std::size_t> delayed = {};
   std::size_t delay_until = 0;
 };
 
-/// Makes the exchanges of all parameters' gradients: the same on every rank that agrees on `graph`.
+/// Plans the exchanges: the same on every rank that passes the same `graph`.
 ExchangePlan plan_exchanges(const std::vector<at::Tensor>& parameters, const ProcessGroup& group,
                             const ExchangeOptions& exchange, const ObservedGraph& graph,
                             const ExchangePlanOptions& options);
 
-/// Exchanges the gradient of the parameter with this index, which was planned as a strided one, as
-/// a sparse one from now on.
+/// From now on exchanges a gradient that was planned as strided as a sparse one.
 void exchange_as_sparse(ExchangePlan& plan, std::size_t index, const at::Tensor& parameter,
                         const ProcessGroup& group, const ExchangeOptions& exchange);
 
-/// What the plan exchanges, for people. `names`: of the parameters.
+/// The exchanges of a plan, for people. `names`: of the parameters.
 std::vector<BucketLayout> layout_of(const ExchangePlan& plan,
                                     const std::vector<at::Tensor>& parameters,
                                     const std::vector<std::string>& names,

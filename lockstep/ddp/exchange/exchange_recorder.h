@@ -14,21 +14,21 @@
 
 namespace lockstep::inline internal {
 
-/// Notes what happens to each exchange of gradients: as ranges for LibTorch's profiler, named
-/// "lockstep::fill bucket 3 (1.2 MB)", which cost nothing to speak of while none runs, and, where
-/// it is to measure, as times. Without measuring no clock is read.
+/// Records each exchange of gradients: as ranges for LibTorch's profiler, named "lockstep::fill
+/// bucket 3 (1.2 MB)", which cost almost nothing while it is off; with `measure` also as times.
+/// Without it no clock is read.
 /// Threads: one at a time.
 class ExchangeRecorder {
  public:
   explicit ExchangeRecorder(bool measure) : measure_(measure) {}
 
-  /// Once it is known what is exchanged, in this order.
+  /// Sets what is exchanged, in order.
   void plan(std::vector<BucketLayout> layout);
   const std::vector<BucketLayout>& layout() const { return layout_; }
 
   void begin_backward();
 
-  /// A range of the profiler, which ends with it; then the time is noted at `end`, unless null.
+  /// A range of the profiler while it lives; at its end it writes the time to `end`, unless null.
   class [[nodiscard]] Range {
    public:
     using Instant = std::chrono::steady_clock::time_point;
@@ -42,19 +42,20 @@ class ExchangeRecorder {
     Instant* end_;
   };
 
-  /// Around each call of the exchange of this number.
+  /// Around each call of the exchange with this number.
   Range filling(std::size_t exchange);
   Range starting(std::size_t exchange);
   Range finishing(std::size_t exchange);
 
-  /// Now and then while backward runs: notes which of those that were started are complete.
+  /// Call it from time to time during backward: records which started exchanges are complete.
   void look(const std::vector<std::unique_ptr<GradientExchange>>& exchanges);
 
-  /// Autograd is done; then, all exchanges are finished.
+  /// Autograd has ended.
   void end_of_autograd();
+  /// All exchanges are finished.
   void end_of_exchange();
 
-  /// Of the last backward pass that ended; nothing where it is not to measure.
+  /// The last backward pass that ended; empty without `measure`.
   const std::optional<ExchangeReport>& report() const { return report_; }
 
  private:
@@ -81,7 +82,7 @@ class ExchangeRecorder {
   Instant began_;
   Instant autograd_ended_;
   std::size_t started_ = 0;   // exchanges, in their order
-  std::size_t complete_ = 0;  // of those, seen to be
+  std::size_t complete_ = 0;  // of those, noticed as complete
   std::optional<ExchangeReport> report_;
 };
 

@@ -7,36 +7,37 @@
 
 namespace lockstep::inline internal {
 
-/// Says which buckets of gradients may be exchanged while a backward pass goes on: in their order,
-/// which is the same on every rank, each once its own gradients are complete and the buckets before
-/// it have been given out. Pure: it knows numbers only.
+/// Decides which buckets may be exchanged during a backward pass: in order, which is the same on
+/// every rank, each once its gradients are complete and the buckets before it have been taken.
+/// Pure: it has only numbers.
 class ExchangeSchedule {
  public:
-  /// The bucket of a gradient that is not exchanged.
+  /// Bucket of a gradient that is not exchanged.
   static constexpr std::size_t kNoBucket = SIZE_MAX;
 
   ExchangeSchedule() = default;
   /// bucket_of[i]: the bucket of gradient i.
   ExchangeSchedule(std::vector<std::size_t> bucket_of, std::size_t bucket_count);
 
-  /// A backward pass begins. expected[i]: how often autograd adds to gradient i until it is
-  /// complete; 0 where it is from the start.
+  /// A backward pass begins. expected[i]: number of times that autograd adds to gradient i until it
+  /// is complete; 0: it is complete from the start.
   void begin(const std::vector<int>& expected);
 
+  /// What an addition to a gradient means.
   enum class Arrival : std::uint8_t {
-    kPart,      ///< more of it is expected
+    kPart,      ///< further additions are expected
     kComplete,  ///< it is complete
     kMore,      ///< it was complete, but may still be replaced
-    kLate,      ///< it was complete, and its bucket has been given out
+    kLate,      ///< it was complete, and its bucket has been taken
     kNotExchanged,
   };
   /// Autograd has added to a gradient.
   Arrival arrive(std::size_t gradient);
 
-  /// The pass is over: counts the gradients that were incomplete as complete, and returns them.
+  /// The pass is over: marks incomplete gradients as complete and returns them.
   std::vector<std::size_t> complete_all();
 
-  /// The next bucket to exchange, if it is complete. Each is given out once a pass.
+  /// The next bucket to exchange, if it is complete. Returns each once per pass.
   std::optional<std::size_t> take_next();
 
  private:

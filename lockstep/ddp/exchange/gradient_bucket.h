@@ -11,18 +11,17 @@
 
 namespace lockstep::inline internal {
 
-/// The gradients of some parameters in one flat tensor, followed by one flag a parameter, which
-/// is 0 where no rank has a gradient for it. The flags travel with the sum, so that telling an
-/// unused parameter from a zero gradient costs no message of its own. Each .grad becomes a view of
-/// the tensor.
-/// Where the group shares memory the tensor lies in it and the average is formed in place.
-/// Elsewhere gradients are divided as they are copied, then summed. Gradients that travel in
-/// another dtype are converted as they are copied, to a tensor of their own, from which the average
-/// comes back: where the group shares memory in the pass that averages, in float32, rounded no
-/// more; elsewhere summed in the dtype they travel in.
+/// The gradients of some parameters in one flat tensor, followed by a flag per parameter, which is
+/// 0 if no rank has a gradient for it. The flags are summed with the gradients, so an unused
+/// parameter is distinguished from a zero gradient without an extra message. Each .grad becomes a
+/// view of the tensor.
+/// If the group shares memory, the tensor is in it and averaged in place. Else gradients are
+/// divided when copied, then summed. Gradients that are exchanged in another dtype are converted
+/// when copied, to a separate tensor. If the group shares memory, the pass that averages converts
+/// them back, in float32, without further rounding; else they are summed in the exchanged dtype.
 class GradientBucket final : public GradientExchange {
  public:
-  /// `parameters` share dtype and device.
+  /// `parameters`: of one dtype and device.
   GradientBucket(const ProcessGroup& group, const ExchangeOptions& options,
                  std::vector<std::size_t> indices, const std::vector<at::Tensor>& parameters);
 
@@ -44,13 +43,13 @@ class GradientBucket final : public GradientExchange {
   bool as_view_;
   std::int64_t elements_ = 0;  ///< of all gradients
   at::Tensor flat_;
-  at::Tensor sent_;  ///< flat_, or what travels in its place
+  at::Tensor sent_;  ///< the tensor that is exchanged: flat_, or a converted one
   at::Tensor flags_;
   at::Tensor mark_;  ///< a flag that is set
   at::Tensor sum_of_squares_;
-  std::vector<FlatGradients> views_;  ///< of flat_; where it is another tensor, of sent_, too
+  std::vector<FlatGradients> views_;  ///< of flat_, and of sent_ if that is another tensor
   std::vector<bool> has_gradient_;
-  std::vector<bool> is_marked_;  ///< in flags_, where that is on a device
+  std::vector<bool> is_marked_;  ///< in flags_, if that is on a device
   std::vector<Work> works_;
 };
 

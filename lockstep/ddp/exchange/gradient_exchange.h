@@ -14,25 +14,26 @@
 
 namespace lockstep::inline internal {
 
-/// What is done in the pass that averages, beside averaging.
+/// Options of the exchange of gradients.
 struct ExchangeOptions {
-  /// Gradients of float32 parameters travel in this dtype; unset: as they are.
+  /// Exchange gradients of float32 parameters in this dtype. Unset: in their own.
   std::optional<at::ScalarType> dtype = std::nullopt;
-  /// Complex ones too as they are: bfloat16 has no complex numbers.
+  /// Whether a parameter's gradients are converted. Complex ones are not: bfloat16 has no complex
+  /// numbers.
   bool converts(const at::Tensor& parameter) const {
     return dtype && parameter.scalar_type() == at::kFloat;
   }
-  /// As in DistributedDataParallelOptions.
+  /// See DistributedDataParallelOptions.
   bool gradient_as_bucket_view = true;
   std::shared_ptr<CommHook> comm_hook = {};
-  /// Of each message: tells the gradients of one model from another's.
+  /// Name of each message; distinguishes the gradients of models.
   std::string name = {};
-  /// One float64 on the group's device. finish() has added to it the squares of some of the
-  /// averaged gradients: over all ranks, each once. Undefined: they are not asked for.
+  /// One float64 on the group's device. finish() adds to it the squares of some of the averaged
+  /// gradients; over all ranks each once. Undefined: not needed.
   at::Tensor sum_of_squares = {};
 };
 
-/// The gradients of some parameters, averaged over all ranks together.
+/// Averages the gradients of some parameters together over all ranks.
 /// Threads: one at a time.
 class GradientExchange {
  public:
@@ -41,23 +42,22 @@ class GradientExchange {
   GradientExchange(const GradientExchange&) = delete;
   GradientExchange& operator=(const GradientExchange&) = delete;
 
-  /// Of the parameters, as the caller numbers them.
+  /// Indices of the parameters, in the caller's numbering.
   const std::vector<std::size_t>& indices() const { return indices_; }
 
-  /// Takes the gradient of the parameter at this position of indices(), or zeros when it has none;
-  /// zeros also in place of a sparse one where the exchange is that of strided ones, of which it
-  /// exchanges only that there is one. Again, in place of what it took, where the gradient has
-  /// changed since. `arrived`: as in has_one_owner.
+  /// Reads the gradient of the parameter at this position of indices(), or zeros if it has none. An
+  /// exchange of strided gradients reads zeros for a sparse one, and exchanges only that there is
+  /// one. Call it again if the gradient has changed since. `arrived`: see has_one_owner.
   virtual void fill(std::size_t position, GradientScale& scale, const at::Tensor& arrived) = 0;
 
-  /// Once all are there. Waits for no gradient of a peer.
+  /// Call it when all gradients are filled. Does not wait for peers.
   virtual void start_average(GradientScale& scale) = 0;
 
-  /// After start_average: whether finish() is known not to wait. Where no thread makes the exchange
-  /// go on, asking does.
+  /// After start_average: whether finish() will not wait. If no thread advances the exchange, this
+  /// call does.
   virtual bool is_averaged() const { return false; }
 
-  /// Waits for the average and makes it the gradient of each parameter that any rank has one for,
+  /// Waits for the average and makes it the gradient of each parameter that has one on any rank,
   /// unless this rank has one of another layout.
   virtual void finish() = 0;
 

@@ -6,23 +6,23 @@
 
 namespace lockstep::inline internal {
 
-/// What the average of gradients over ranks is multiplied by: 1, or, where ranks weigh their
-/// gradients, what the ranks find out together while backward runs. Either all of it is of_average,
-/// the same on every rank, or, where each rank's gradients are yet to get their weight, of_own.
+/// The factor of averaged gradients: 1, or with weighted backward a value that the ranks compute
+/// together while backward runs. Either of_average() has all of it, the same on every rank, or, if
+/// each rank's gradients still need their weight, of_own() has it.
 /// Threads: one at a time.
 class GradientScale {
  public:
   GradientScale() = default;
-  /// `find` waits for what is the same on every rank; it is called once, when that is first needed.
-  /// `unit`: what it is multiplied by to be this rank's own; unset where it is the average's.
+  /// `find` waits for the factor that is the same on every rank; called once, on first use. `unit`:
+  /// multiplied by it, this rank's own factor; unset: the factor applies to the average.
   GradientScale(std::function<double()> find, std::optional<double> unit)
       : find_(std::move(find)), unit_(unit) {}
 
-  /// Of this rank's gradients, before they are averaged; waits only where it is not 1.
+  /// Factor of this rank's gradients before they are averaged; waits only if it is not 1.
   double of_own() { return unit_ ? *unit_ * found() : 1; }
-  /// Of the average.
+  /// Factor of the average.
   double of_average() { return unit_ ? 1 : found(); }
-  /// Both.
+  /// The product of both.
   double get() { return of_own() * of_average(); }
 
  private:

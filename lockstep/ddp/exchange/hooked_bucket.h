@@ -12,11 +12,11 @@
 
 namespace lockstep::inline internal {
 
-/// The gradients of some parameters in one flat tensor that a CommHook averages. Which of them any
-/// rank has travels beside it, in a message of its own.
+/// The gradients of some parameters in one flat tensor that a CommHook averages. A separate message
+/// says which of them any rank has.
 class HookedBucket final : public GradientExchange {
  public:
-  /// `parameters` share dtype and device. `number`: this bucket's.
+  /// `parameters`: of one dtype and device. `number`: this bucket's.
   HookedBucket(const ProcessGroup& group, const ExchangeOptions& options, std::size_t number,
                std::vector<std::size_t> indices, const std::vector<at::Tensor>& parameters);
 
@@ -33,8 +33,8 @@ class HookedBucket final : public GradientExchange {
   at::Tensor flat_;
   FlatGradients gradients_;
   HookBucket bucket_;
-  std::vector<float> own_holders_;  // of each gradient: 1 where this rank has it
-  at::Tensor holders_;              // how many ranks have it; infinite where it is sparse on any
+  std::vector<float> own_holders_;  // of each gradient: 1 if this rank has it
+  at::Tensor holders_;              // number of ranks that have it; infinite if sparse on any
   Work counted_;
   std::function<void()> finish_;
 };

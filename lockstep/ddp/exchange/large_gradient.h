@@ -10,18 +10,17 @@
 
 namespace lockstep::inline internal {
 
-/// The gradient of one large parameter in a group that shares memory. Where autograd has written it
-/// into that memory (see GradientMemory) and nothing else refers to it (see has_one_owner), it is
-/// averaged where it lies and stays .grad. Else it is averaged into a new tensor in that memory,
-/// chunk by chunk, of which only the parts that peers reduce are copied first, and .grad becomes
-/// that.
+/// The gradient of one large parameter in a group that shares memory. If autograd has written it
+/// into that memory (see GradientMemory) and it has one owner (see has_one_owner), it is averaged
+/// in place and stays .grad. Else it is averaged into a new tensor in that memory, chunk by chunk,
+/// and .grad becomes that; only the parts that peers reduce are copied first.
 class LargeGradient final : public GradientExchange {
  public:
-  /// The smallest for which a collective of its own costs less than the copy that it saves.
+  /// Smallest size for which a collective of its own costs less than the copy that it saves.
   static constexpr std::int64_t kLeastBytes = 256 * 1024;
 
-  /// Whether a gradient of the parameter is one in this group: not where it travels in another
-  /// dtype or by a hook, for then it has to be copied.
+  /// Whether a parameter's gradient is exchanged so: not if it is exchanged in another dtype or by
+  /// a hook, because it must then be copied.
   static bool suits(const ProcessGroup& group, const ExchangeOptions& options,
                     const at::Tensor& parameter);
 
@@ -44,7 +43,7 @@ class LargeGradient final : public GradientExchange {
   bool as_view_;
   std::int64_t chunk_elements_;
   at::Tensor sum_of_squares_;
-  at::Tensor flag_;  ///< one element: the fraction of ranks that have a gradient
+  at::Tensor flag_;  ///< one element: fraction of ranks that have a gradient
   at::Tensor input_;
   at::Tensor output_;
   std::vector<Work> works_;

@@ -13,10 +13,10 @@
 
 namespace lockstep::inline internal {
 
-/// Hands this rank's gradients to the one copy of the model. A large one that autograd has written
-/// to memory of the copy (see GradientMemory) is handed over where it lies; others are copied.
-/// Threads: one at a time; autograd's while it accumulates gradients.
-/// Lifetime: what watches autograd is removed with it.
+/// Passes this rank's gradients to the machine's copy of the model. A large gradient that autograd
+/// has written to the copy's memory (see GradientMemory) is passed in place; others are copied.
+/// Threads: one at a time; an autograd thread while it accumulates gradients.
+/// Lifetime: the destructor removes its hooks on autograd.
 class OneCopyGradients {
  public:
   OneCopyGradients(const ProcessGroup& group, std::shared_ptr<ModelCopy> copy);
@@ -26,8 +26,9 @@ class OneCopyGradients {
 
   ModelCopy& copy() const { return *copy_; }
 
-  /// At the end of a backward pass outside of no_sync(). Waits for all ranks where they weigh their
-  /// gradients. Errors: UsageError for a sparse gradient; else as Work::wait.
+  /// Call it at the end of a backward pass outside no_sync(). With weighted backward it waits for
+  /// all ranks.
+  /// Errors: UsageError for a sparse gradient; else as Work::wait.
   void hold_all(GradientScale& scale);
 
  private:

@@ -8,8 +8,8 @@
 
 namespace lockstep::inline internal {
 
-/// The gradients of some parameters in a group of one rank: they stay where they are, but for a
-/// scale other than 1.
+/// The gradients of some parameters in a group of one rank: they stay in place, and are multiplied
+/// by the scale if it is not 1.
 class OwnGradients final : public GradientExchange {
  public:
   OwnGradients(const ExchangeOptions& options, std::vector<std::size_t> indices,

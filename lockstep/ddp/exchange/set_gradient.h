@@ -4,11 +4,11 @@
 
 namespace lockstep::inline internal {
 
-/// Makes `average` the parameter's gradient: the tensor itself, where asked for and where it lies
-/// on the parameter's device, else its values. A gradient with a graph of its own
-/// (backward(create_graph = true)) keeps it: its value becomes the average, and what is
-/// differentiated through it goes to this rank's share, so that the next backward pass, which
-/// averages again, gives the derivative of the average. A gradient of another layout stays.
+/// Makes `average` the parameter's gradient: the tensor itself if `as_view` and it is on the
+/// parameter's device, else its values. A gradient with a graph (backward(create_graph = true))
+/// keeps it: its value becomes the average, and derivatives through it go to this rank's part, so
+/// that the next backward pass, which averages again, gives the derivative of the average. A
+/// gradient of another layout is unchanged.
 void set_gradient(const at::Tensor& parameter, const at::Tensor& average, bool as_view);
 
 }  // namespace lockstep::inline internal

@@ -12,36 +12,37 @@
 
 namespace lockstep::inline internal {
 
-/// Sums values of logical shards over all ranks in the order of ShardTree, so that the sum has the
-/// same bits on any number of ranks and over any backend. A value is a list of flat tensors.
+/// Sums values of logical shards over all ranks in the order of ShardTree, so the sum has the same
+/// bits on any number of ranks and any backend. A value is a list of flat tensors.
 ///
-///   ShardSum sum(group, shards, {{at::kFloat, 1000}});
-///   for (each shard of this rank) { fill sum.next_value(); sum.push(shard); }
-///   const std::vector<at::Tensor>& sums = sum.finish();      // collective
+///     ShardSum sum(group, shards, {{at::kFloat, 1000}});
+///     for (each shard of this rank) { fill sum.next_value(); sum.push(shard); }
+///     const std::vector<at::Tensor>& sums = sum.finish();      // collective
 ///
 /// A rank sums its own shards while it computes them. finish() divides the elements among the
-/// ranks: each sums one part of all ranks' partial sums, and then all parts are gathered. Where the
-/// group shares memory, ranks read the partial sums of others where they lie; elsewhere they send
-/// them, in chunks. Two ranks with one partial sum each are an all-reduce in place.
+/// ranks: each sums one part of all ranks' partial sums, then all parts are gathered. If the group
+/// shares memory, ranks read others' partial sums in place; else they send them, in chunks. Two
+/// ranks with one partial sum each do an all-reduce in place.
 /// Threads: one at a time.
-/// Lifetime: keeps the group alive. What finish() returns is valid until the next finish().
-/// Errors: of finish() as Work::wait; then clear() it.
+/// Lifetime: keeps the group alive. The result of finish() is valid until the next finish().
+/// Errors: from finish() as Work::wait; then clear() it.
 class ShardSum {
  public:
   using Layout = std::vector<std::pair<at::ScalarType, std::int64_t>>;
 
   ShardSum(ProcessGroup group, int shards, const Layout& layout);
 
-  /// Takes a flat tensor of the layout's size as tensor `index` of the next value, without a copy.
-  /// It may be written to. Before next_value(), and only where may_adopt().
+  /// Uses a flat tensor of the layout's size as tensor `index` of the next value, without a copy;
+  /// it may be overwritten. Call it before next_value(), and only if may_adopt().
   void adopt(std::size_t index, at::Tensor flat);
-  /// Whether peers can read the tensor where it lies, or need not.
+  /// Whether peers can read the tensor in place, or need not.
   bool may_adopt(const at::Tensor& tensor) const;
-  /// Tensors of the layout's sizes or more, whose contents are undefined but for those adopted.
+  /// Tensors of at least the layout's sizes, uninitialized except adopted ones.
   const std::vector<at::Tensor>& next_value();
-  /// Takes next_value() as that of a shard. In order, all shards of this rank's block.
+  /// Adds next_value() as the value of a shard. Call it for all shards of this rank's block, in
+  /// order.
   void push(int shard);
-  /// Gives up what was pushed.
+  /// Discards what was pushed.
   void clear();
   /// The sums over all shards. Collective.
   const std::vector<at::Tensor>& finish();

@@ -7,9 +7,9 @@
 
 namespace lockstep::inline internal {
 
-/// The gradient of a parameter of which a step touches some rows only, as of an embedding made with
-/// sparse(true): a sparse COO tensor. The ranks' entries are gathered, padded to as many as the
-/// rank with most has, and added up in rank order; .grad becomes the coalesced average.
+/// The gradient of a parameter of which a step uses few rows, as an embedding with sparse(true): a
+/// sparse COO tensor. The ranks' entries are gathered, padded to the maximum number of entries of a
+/// rank, and summed in rank order; .grad becomes the coalesced average.
 class SparseGradient final : public GradientExchange {
  public:
   SparseGradient(const ProcessGroup& group, const ExchangeOptions& options, std::size_t index,
@@ -23,9 +23,9 @@ class SparseGradient final : public GradientExchange {
   ProcessGroup group_;
   at::Tensor parameter_;
   at::Tensor sum_of_squares_;
-  at::Tensor own_;  ///< coalesced; undefined where this rank has none
+  at::Tensor own_;  ///< coalesced; undefined if this rank has none
   double factor_ = 1;
-  at::Tensor counts_;  ///< how many entries each rank has; -1 where it has no gradient
+  at::Tensor counts_;  ///< number of entries of each rank; -1: no gradient
   Work counted_;
 };
 
