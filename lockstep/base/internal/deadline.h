@@ -5,7 +5,7 @@
 
 namespace lockstep::inline internal {
 
-/// The instant by which an operation must be complete, on the monotonic clock.
+/// The time by which an operation must be complete, on the monotonic clock.
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-/// The environment. Every variable that Lockstep reads is in the table below: this is the only room
-/// with a getenv. Settings are looked up in this order: argument, environment, default.
-/// Threads: reading is safe as long as nobody calls setenv.
+/// The environment: a table of every variable that Lockstep reads. Only env.cpp calls getenv.
+/// Settings are looked up in this order: argument, environment, default.
+/// Threads: reading is safe while no thread calls setenv.
 namespace lockstep::inline internal::env {
 
 struct Variable {
@@ -156,23 +156,24 @@ inline constexpr Variable kPythonExec{"PYTHON_EXEC", "path",
                         "devices that --nproc-per-node=gpu counts (default all)"},
     kPath{"PATH", "list", "where programs given without a / are looked up"};
 
-/// From now on these NAME=value lines count more than the environment; earlier ones are forgotten.
-/// Of a worker whose place in the job has changed. Threads: no other may be reading.
+/// These NAME=value lines override the environment from now on, and replace those of an earlier
+/// call. For a worker that gets another rank.
+/// Threads: no other thread may read.
 void replace(const std::vector<std::string>& lines);
 
-/// All of the above, for --help.
+/// All of the above, for `--help`.
 std::span<const Variable* const> all();
 
-/// The value, or nothing when unset or empty.
+/// The value; empty if the variable is unset or empty.
 std::optional<std::string> text(const Variable& variable);
 
-/// The value, or nothing when unset: an empty CUDA_VISIBLE_DEVICES hides every device.
+/// The value; empty if unset. An empty CUDA_VISIBLE_DEVICES hides every device.
 std::optional<std::string> text_or_empty(const Variable& variable);
 
-/// The whole environment as it is, NAME=value each: for programs started by this one.
+/// The whole environment, NAME=value each, for programs that this one starts.
 std::vector<std::string> everything();
 
-/// Errors: UsageError naming the variable and its value when it is no integer.
+/// Errors: UsageError with variable and value if it is no integer.
 std::optional<int> integer(const Variable& variable);
 
 /// Errors: UsageError unless 1, true, on, yes, 0, false, off or no.

@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-/// For the length of a test, of the variables that Lockstep reads exactly these are set (and PATH).
+/// Sets the given variables and unsets all others that Lockstep reads, except PATH, while it lives.
 class EnvironmentForTest {
  public:
   using Values = std::map<std::string, std::string>;

@@ -7,16 +7,16 @@
 #include <string_view>
 #include <vector>
 
-/// Places at which a test makes a process die, stop, or have a call of the system fail, so that
-/// what follows is tried at each of them (docs/faults.md). Compiled in with the CMake option
-/// LOCKSTEP_FAILPOINTS; without it the calls below are nothing, but for the check of their names.
+/// Places at which a test kills or stops a process, or makes a system call fail (docs/faults.md).
+/// Compiled in with the CMake option LOCKSTEP_FAILPOINTS; without it the calls below only check
+/// their names, at compile time.
 namespace lockstep::inline internal {
 
-/// What can go wrong at a failpoint, beside the end or halt of the process.
+/// What can fail at a failpoint, besides the end or stop of the process.
 enum class FailpointKind {
   kPlace,  ///< nothing
-  kCall,   ///< a call of the system fails with EIO
-  kWrite,  ///< as kCall, and a write may take less than it was given
+  kCall,   ///< a system call fails with EIO
+  kWrite,  ///< as kCall, or a write is short
 };
 
 struct FailpointInfo {
@@ -24,7 +24,7 @@ struct FailpointInfo {
   FailpointKind kind = FailpointKind::kPlace;
 };
 
-/// All there are, each in the order in which a process passes them.
+/// All failpoints, in the order in which a process passes them.
 inline constexpr std::array kFailpoints = {
     // A file that is whole or absent (AtomicFile): of a snapshot, `n` counts its writes.
     FailpointInfo{"file.create", FailpointKind::kCall},
@@ -105,7 +105,7 @@ inline constexpr std::array kFailpoints = {
     FailpointInfo{"launch.placed"},
 };
 
-/// One of kFailpoints, by its name: another does not compile.
+/// One of kFailpoints, by its name; any other name does not compile.
 class Failpoint {
  public:
   // NOLINTNEXTLINE(google-explicit-constructor)
@@ -124,25 +124,29 @@ class Failpoint {
 
 #if defined(LOCKSTEP_FAILPOINTS)
 
-/// Passes a failpoint: kills or stops the process where it is asked to. Threads: any.
-/// Errors: UsageError when the first one is passed and LOCKSTEP_FAILPOINT cannot be understood.
+/// Passes a failpoint: kills or stops the process if LOCKSTEP_FAILPOINT says so.
+/// Threads: any.
+/// Errors: UsageError on the first call if LOCKSTEP_FAILPOINT is invalid.
 void failpoint(Failpoint point);
 
-/// As that, before a call of the system. True: it is to fail instead, errno says how.
+/// Passes a failpoint before a system call. True: the call must fail, with this errno.
 [[nodiscard]] bool failpoint_fails(Failpoint point);
 
-/// As that, before a write of so many bytes. How many to write, at least one where there are any;
-/// nothing, and errno says why, where it is to fail instead.
+/// Passes a failpoint before a write of `bytes` bytes. Returns how many to write, at least one
+/// unless `bytes` is 0; empty, with errno: the write must fail.
 [[nodiscard]] std::optional<std::size_t> failpoint_at_write(Failpoint point, std::size_t bytes);
 
-/// From now on `text`, as LOCKSTEP_FAILPOINT has it, says what is to happen, and counts begin anew.
-/// Threads: no other passes a failpoint. Errors: UsageError naming what is wrong, with all names.
+/// Replaces LOCKSTEP_FAILPOINT by `text` and resets all counts.
+/// Threads: no other thread passes a failpoint.
+/// Errors: UsageError with what is invalid and all names.
 void arm_failpoints(std::string_view text);
 
-/// Reads LOCKSTEP_FAILPOINT, once: the first failpoint would. Errors: as arm_failpoints.
+/// Reads LOCKSTEP_FAILPOINT, once; else the first failpoint does.
+/// Errors: as arm_failpoints.
 void read_failpoints();
 
-/// How often this process has passed each of kFailpoints, in their order; empty without failpoints.
+/// Number of times that this process has passed each of kFailpoints, in their order; empty in a
+/// build without failpoints.
 /// Threads: any.
 std::vector<std::int64_t> failpoint_passes();
 

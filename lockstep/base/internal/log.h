@@ -6,8 +6,9 @@ namespace lockstep::inline internal {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-/// Writes one line to stderr, "lockstep[<rank>] warning: <message>", in one write(2), when `level`
-/// is at least that of LOCKSTEP_LOG (default: warning). Threads: any. Never throws.
+/// Writes "lockstep[<rank>] warning: <message>" to standard error, in one write(2), if `level` is
+/// at least LOCKSTEP_LOG (default: warning). Never throws.
+/// Threads: any.
 void log(LogLevel level, std::string_view message) noexcept;
 
 }  // namespace lockstep::inline internal

@@ -11,9 +11,9 @@
 
 namespace lockstep {
 
-/// Whether `call` returns, or throws an error of Lockstep's, in a process that may take so many
-/// bytes of memory beyond what this one has. Sanitizers take memory of their own, so that there it
-/// may take any.
+/// Whether `call` returns, or throws a Lockstep error, in a forked process that may allocate only
+/// `bytes` bytes more than this one has. Without a limit under sanitizers, which need memory of
+/// their own.
 template <class Call>
 bool fits_in(std::uint64_t bytes, const Call& call) {
   const pid_t child = ::fork();

@@ -2,8 +2,8 @@
 
 #include <mutex>
 
-/// What a mutex guards, in words that clang checks (-Wthread-safety, which scripts/lint.sh runs).
-/// Empty for other compilers.
+/// Annotations of what a mutex guards, checked by clang (-Wthread-safety, which scripts/lint.sh
+/// runs). Empty for other compilers.
 #ifdef __clang__
 #define LOCKSTEP_THREAD_SAFETY(attribute) __attribute__((attribute))
 #else
@@ -34,7 +34,7 @@ class LOCKSTEP_THREAD_SAFETY(scoped_lockable) MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) LOCKSTEP_THREAD_SAFETY(acquire_capability(mutex))
       : lock_(mutex.mutex_) {}
-  /// Takes over a mutex that this thread has locked.
+  /// Adopts a mutex that this thread has locked.
   MutexLock(Mutex& mutex, std::adopt_lock_t adopt) LOCKSTEP_REQUIRES(mutex)
       : lock_(mutex.mutex_, adopt) {}
   ~MutexLock() LOCKSTEP_THREAD_SAFETY(release_capability()) = default;
@@ -43,7 +43,8 @@ class LOCKSTEP_THREAD_SAFETY(scoped_lockable) MutexLock {
 
   void lock() LOCKSTEP_THREAD_SAFETY(acquire_capability()) { lock_.lock(); }
   void unlock() LOCKSTEP_THREAD_SAFETY(release_capability()) { lock_.unlock(); }
-  /// For std::condition_variable. A predicate that reads guarded members says LOCKSTEP_REQUIRES.
+  /// For std::condition_variable. Annotate a predicate that reads guarded members with
+  /// LOCKSTEP_REQUIRES.
   std::unique_lock<std::mutex>& native() { return lock_; }
 
  private:

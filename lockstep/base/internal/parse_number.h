@@ -9,7 +9,7 @@
 
 namespace lockstep::inline internal {
 
-/// The finite number that the whole text is, or nothing: also where it is too large for the type.
+/// Parses the whole text as a finite number; empty if it is none, or out of the type's range.
 template <class Number>
 requires(std::integral<Number> ||
          std::floating_point<Number>) std::optional<Number> parse_number(std::string_view text) {

@@ -5,10 +5,10 @@
 
 namespace lockstep::inline internal {
 
-/// From the system's source of randomness.
+/// From the system's random number generator.
 std::uint64_t random_number();
 
-/// 32 hexadecimal digits: nothing else has the same, and nobody guesses it.
+/// 32 random hexadecimal digits: unique and unpredictable.
 std::string random_id();
 
 }  // namespace lockstep::inline internal

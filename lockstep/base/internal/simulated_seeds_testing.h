@@ -5,15 +5,15 @@
 
 namespace lockstep::inline internal {
 
-/// The seeds of a simulation, from `first` up to `last`.
+/// Seeds of a simulation, `first` to `last` - 1.
 struct SimulatedSeeds {
   std::uint64_t first = 0;
   std::uint64_t last = 0;
-  bool is_replay = false;  ///< of one, by LOCKSTEP_SIMULATION_SEED
+  bool is_replay = false;  ///< one seed, from LOCKSTEP_SIMULATION_SEED
 };
 
-/// LOCKSTEP_SIMULATION_SEED=N replays one, LOCKSTEP_SIMULATION_SEEDS=N runs as many; else `usual`,
-/// or `sanitized` under a sanitizer, where the same code runs at a tenth of the speed.
+/// LOCKSTEP_SIMULATION_SEED=N replays seed N, LOCKSTEP_SIMULATION_SEEDS=N runs N seeds; else
+/// `usual`, or `sanitized` under a sanitizer, where the code is ten times slower.
 inline SimulatedSeeds simulated_seeds([[maybe_unused]] std::uint64_t usual,
                                       [[maybe_unused]] std::uint64_t sanitized) {
   if (const char* const replayed = std::getenv("LOCKSTEP_SIMULATION_SEED")) {

@@ -8,11 +8,10 @@
 
 namespace lockstep::inline internal {
 
-/// What stands between the commas: "a,,b" are three, "" is none, and a comma at the end ends the
-/// last.
+/// The texts between commas: "a,,b" are three, "" is none; a trailing comma adds none.
 std::vector<std::string> comma_list(const std::string& text);
 
-/// A number of bytes in three digits and decimal units: "512 B", "46.8 MB", "1.98 GB".
+/// A number of bytes with three digits and decimal units: "512 B", "46.8 MB", "1.98 GB".
 std::string size_text(double bytes);
 
 /// "1 worker", "2 workers".
@@ -21,12 +20,12 @@ std::string count_text(Number count, const char* noun) {
   return concat(count, " ", noun, count == 1 ? "" : "s");
 }
 
-/// The candidate that `name` was probably meant to be: one that it begins, else one few keystrokes
-/// away. Nothing when none is near.
+/// The candidate that `name` probably means: one that starts with it, else one with a small edit
+/// distance. Empty: none.
 std::optional<std::string> nearest_name(const std::string& name,
                                         const std::vector<std::string>& candidates);
 
-/// "; did you mean <prefix><nearest>?", or nothing.
+/// "; did you mean <prefix><nearest>?", or "".
 std::string did_you_mean(const std::string& name, const std::vector<std::string>& candidates,
                          const std::string& prefix = "");
 

@@ -11,17 +11,17 @@
 
 namespace lockstep::inline internal {
 
-/// That all ranks have begun the same, and two numbers of each: see begin_agreed.
-/// A small value: copies refer to the same.
+/// The result of begin_agreed: all ranks have begun the same operation, and two numbers of each.
+/// Copies refer to the same result.
 class Agreement {
  public:
   using Numbers = std::array<double, 2>;
 
   Agreement() = default;
 
-  /// Waits for all ranks. Returns their numbers in rank order, or nothing where none were to be
-  /// exchanged. Errors: UsageError on every rank that names both where ranks have begun different
-  /// things; else as Work::wait.
+  /// Waits for all ranks. Returns their numbers in rank order; empty without numbers.
+  /// Errors: UsageError on every rank if ranks have begun different operations, with both; else as
+  /// Work::wait.
   const std::vector<Numbers>& get() const;
 
   struct State;
@@ -31,15 +31,15 @@ class Agreement {
   std::shared_ptr<State> state_;
 };
 
-/// For callers that make calls which all ranks make alike, once they have all begun: tells the
-/// others that this rank begins `what`, of up to 39 letters, and, where given, two numbers. Waits
-/// for nobody; Agreement::get does. Where calls are compared by the backend itself, or not at
-/// all, only numbers are exchanged, and nothing without them.
+/// Announces that this rank begins `what` (at most 39 bytes), possibly with two numbers, without
+/// waiting; Agreement::get waits. Once all ranks have begun, the caller may make calls that are
+/// equal on all ranks without a check of each. If the backend checks calls itself, or calls are not
+/// checked, only numbers are exchanged.
 Agreement begin_agreed(const ProcessGroup& group, const std::string& what,
                        const std::optional<Agreement::Numbers>& numbers = std::nullopt);
 
-/// How often it was called before for this group: the same on all ranks that make the same calls,
-/// for numbering what is replicated over it.
+/// Number of earlier calls for this group: equal on all ranks that make the same calls. Numbers
+/// what is replicated over the group.
 std::uint64_t count_replica(const ProcessGroup& group);
 
 }  // namespace lockstep::inline internal

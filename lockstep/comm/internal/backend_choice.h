@@ -11,33 +11,32 @@ class Store;
 
 namespace lockstep::inline internal {
 
-/// For each rank of a job, or of a group, the number of the first rank that it can share memory
-/// with: itself where it is the first of its machine (or container).
+/// For each rank of a job or group, the first rank with which it can share memory: itself if it is
+/// the first of its machine (or container).
 using MemoryDomains = std::vector<int>;
 
-/// More ranks of one machine than these cannot share memory.
+/// Maximum number of ranks of one machine that can share memory.
 inline constexpr int kMostShmRanks = 64;
 
-/// The same in processes that can share memory; LOCKSTEP_MEMORY_DOMAIN has a say.
+/// Equal in processes that can share memory; LOCKSTEP_MEMORY_DOMAIN is part of it.
 std::string own_memory_domain();
 
-/// Tells the other ranks, through the job's or group's store, which memory this one can share.
-/// Before joining.
+/// Publishes this rank's domain in the store of the job or group. Call it before joining.
 void publish_memory_domain(c10d::Store& store, int rank);
 
-/// What all ranks have published. After joining.
+/// Reads all ranks' domains. Call it after joining.
 MemoryDomains read_memory_domains(c10d::Store& store, int world_size);
 
-/// Both, for ranks that have not met in between. Errors: TimeoutError naming the ranks that did not
-/// come.
+/// Both, for ranks that have not joined in between.
+/// Errors: TimeoutError with the missing ranks.
 MemoryDomains exchange_memory_domains(c10d::Store& store, int rank, int world_size,
                                       const Deadline& deadline);
 
-/// The domains of a group of some of the ranks, numbered as the group numbers them.
+/// The domains of a group of some of the ranks, in the group's numbering.
 MemoryDomains domains_of(const MemoryDomains& all, const std::vector<int>& ranks);
 
-/// The backend for ranks without CUDA devices when the user names none: shm where all share memory,
-/// hierarchical where some do, else gloo.
+/// The default backend for ranks without CUDA devices: shm if all share memory, hierarchical if
+/// some do, else gloo.
 std::string choose_backend(const MemoryDomains& domains);
 
 }  // namespace lockstep::inline internal

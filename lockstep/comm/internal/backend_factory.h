@@ -17,14 +17,15 @@
 
 namespace lockstep::inline internal {
 
-/// The ranks of a group cannot use the backend: what() names a rank and why. All ranks get it
-/// alike, so that they can take another one together.
+/// The ranks of a group cannot use the backend: what() names a rank and the reason. All ranks get
+/// it, so they can fall back to another backend together.
 class BackendUnavailable : public Error {
  public:
   using Error::Error;
   const char* name() const noexcept override { return "BackendUnavailable"; }
 };
 
+/// Inputs of make_backend().
 struct BackendConfig {
   c10::intrusive_ptr<c10d::Store> store;  ///< this group's own keys
   int rank;
@@ -33,36 +34,35 @@ struct BackendConfig {
   int local_world_size;                       ///< ranks of the job that share this machine
   std::chrono::milliseconds timeout;          ///< of a collective
   std::chrono::milliseconds connect_timeout;  ///< for all ranks to be connected
-  /// Address of this machine on which the group's connections are accepted; empty: the backend's
-  /// choice.
+  /// Address of this machine on which the group accepts connections; empty: the backend chooses.
   std::string local_address;
   std::string group_name;
-  /// Which of the group's ranks share memory; empty where that was not found out.
+  /// Which of the group's ranks share memory; empty: unknown.
   MemoryDomains domains = {};
-  /// Called every few milliseconds while the group connects; what it throws ends that. Empty:
-  /// nobody asks.
+  /// Called every few milliseconds while the group connects; an exception from it ends that. May be
+  /// empty.
   std::function<void()> while_waiting = {};
 };
 
-/// Where the backend called `name` expects the tensors of this rank: the CPU, or its CUDA device.
-/// The table of backends is in comm/backends/table.cpp, one layer up: comm/ knows that there are
-/// backends, not which.
-/// Errors: UsageError naming the backends of this build when `name` is none of them, or when this
-/// machine has no device for it.
+/// Device of this rank's tensors for a backend: the CPU, or its CUDA device. The table of backends
+/// is in comm/backends/table.cpp, one layer up.
+/// Errors: UsageError with the backends of this build if `name` is unknown, or if this machine has
+/// no device for it.
 c10::Device backend_device(const std::string& name, int local_rank);
 
 /// Creates the backend and connects it. Errors: as backend_device; those of its connections.
 std::shared_ptr<NativeBackend> make_backend(const std::string& name, const BackendConfig& config);
 
-/// Whether this is a CUDA build and the machine has a device for each of so many ranks.
+/// Whether this is a CUDA build and the machine has that many devices.
 bool has_cuda_device_each(int local_world_size);
 
 /// The MPI of this build.
 MpiLibrary mpi_library();
 
-/// `text` of rank 0, on all ranks of a job that mpirun started; returns on none before rank
-/// 0 has called it. At most 511 bytes. Errors: UsageError in a build without MPI, or when MPI sees
-/// fewer than `world_size` processes; std::runtime_error with MPI's text, at the deadline too.
+/// Returns rank 0's `text` on all ranks of a job that mpirun started; other ranks wait for rank 0's
+/// call. At most 511 bytes.
+/// Errors: UsageError in a build without MPI, or if MPI has fewer than `world_size` processes;
+/// std::runtime_error with MPI's text, also at the deadline.
 std::string broadcast_by_mpi(std::string text, int world_size, const Deadline& deadline);
 
 }  // namespace lockstep::inline internal

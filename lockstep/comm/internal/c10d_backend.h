@@ -4,9 +4,11 @@
 
 namespace lockstep::inline internal {
 
-/// Adapts a c10d::Backend. c10d passes no deadline to messages and no names of calls: messages have
-/// the backend's own timeout, unless a derived class overrides send and recv; names are ignored.
-/// Threads, lifetime, errors: as NativeBackend.
+/// Adapts a c10d::Backend. c10d has no deadline of messages and no names of calls: messages use the
+/// backend's timeout unless a derived class overrides send and recv; names are ignored.
+/// Threads: as NativeBackend.
+/// Lifetime: as NativeBackend.
+/// Errors: as NativeBackend.
 class C10dBackend : public NativeBackend {
  public:
   explicit C10dBackend(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {}
@@ -39,7 +41,7 @@ class C10dBackend : public NativeBackend {
   WorkPtr recv_from_any(const Tensor& tensor, int tag, const CallTerms& terms) override;
 
  protected:
-  /// What the caller of a collective gets, of what the backend returned.
+  /// The work that the caller of a collective gets for the backend's work.
   virtual WorkPtr wrap(WorkPtr work, const CallTerms&) { return work; }
 
  private:

@@ -10,11 +10,11 @@ namespace lockstep::inline internal {
 
 enum class CommFailure { kTimeout, kPeerLost, kOther };
 
-/// What went wrong, by the text of Gloo, NCCL or c10d, which say no more.
+/// Classifies a failure by the text of Gloo, NCCL or c10d, which give no more.
 CommFailure failure_of(std::string_view text);
 
-/// What a backend throws that knows what went wrong, but not the collective as the user counts it:
-/// whoever waits for the Work gets the TimeoutError, PeerLost or CommError, with the name in front.
+/// Error of a backend that knows the cause but not the user's collective. The wait for the Work
+/// rethrows it as TimeoutError, PeerLost or CommError, with the collective.
 class UnnamedCommError : public std::runtime_error {
  public:
   /// `ranks`: as in ErrorFields.
@@ -28,7 +28,7 @@ class UnnamedCommError : public std::runtime_error {
   std::vector<int> ranks_;
 };
 
-/// A wait ended before its work did: the work goes on and can be waited for again.
+/// A wait ended before its work: the work continues and can be waited for again.
 class WaitExpired : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -6,13 +6,12 @@
 
 namespace lockstep::inline internal {
 
-/// The tensors in their order without repetitions: a module that lists one under two names lists it
-/// twice among its parameters.
+/// The tensors in order without repetitions: a module's parameters contain a tensor twice if two
+/// modules register it.
 std::vector<at::Tensor> each_once(const std::vector<at::Tensor>& tensors);
 
-/// The parameters that have a gradient, each once, to change their gradients in place. A gradient
-/// that lies in the memory of another parameter's, which autograd does not always copy, gets memory
-/// of its own.
+/// The parameters with a gradient, each once, for changing gradients in place. A gradient that
+/// shares memory with another parameter's, which autograd sometimes does, gets memory of its own.
 std::vector<at::Tensor> with_separate_gradients(const std::vector<at::Tensor>& parameters);
 
 }  // namespace lockstep::inline internal

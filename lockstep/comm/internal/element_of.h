@@ -8,7 +8,7 @@
 
 namespace lockstep::inline internal {
 
-/// The elements of tensors of this dtype; nothing: no kernel takes them.
+/// Element type of a dtype; empty: no kernel supports it.
 inline std::optional<Element> element_of(c10::ScalarType dtype) {
   switch (dtype) {
     case c10::kFloat:

@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-/// A group of two ranks over gloo on this machine, which meet in `store`, as `rank` of them.
+/// Creates a group of two ranks over gloo on this machine, through `store`, as `rank`.
 inline ProcessGroup gloo_pair(int rank, c10::intrusive_ptr<c10d::Store> store,
                               std::function<void()> while_waiting) {
   auto state = std::make_shared<ProcessGroup::State>();

@@ -11,7 +11,7 @@
 
 namespace lockstep::inline internal {
 
-/// This rank's place in a group whose ranks somebody else has counted, as torch.distributed does.
+/// This rank's place in a group that another library numbers, such as torch.distributed.
 struct GroupPlace {
   int rank = 0;
   int world_size = 1;
@@ -21,11 +21,12 @@ struct GroupPlace {
   std::function<void()> while_waiting = {};        ///< as InitOptions
 };
 
-/// A group over a store that its ranks share. Earlier groups may have left keys in it, if their
-/// ranks made each of them together. The backend is chosen as init_process_group chooses one
-/// without CUDA devices, LOCKSTEP_BACKEND included. The group does not become the default one.
+/// Creates a group over a store that its ranks share. The store may have keys of earlier groups, if
+/// their ranks created each of them together. The backend is chosen as init_process_group chooses
+/// it without CUDA devices, LOCKSTEP_BACKEND included. It does not become the default group.
 /// Collective.
-/// Threads: any. Errors: as init_process_group.
+/// Threads: any.
+/// Errors: as init_process_group.
 ProcessGroup make_group_over_store(c10::intrusive_ptr<c10d::Store> store, const GroupPlace& place);
 
 }  // namespace lockstep::inline internal

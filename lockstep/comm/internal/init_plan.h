@@ -11,22 +11,22 @@
 
 namespace lockstep::inline internal {
 
-/// What init_process_group is going to do, worked out from its options and the environment.
+/// What init_process_group will do, from its options and the environment.
 struct InitPlan {
   using Store = MeetingStore;
   Store store = Store::kNone;
   std::string host;
   std::uint16_t port = 0;
-  /// What host and port were worked out from; empty where they were given.
+  /// Variables from which host and port were derived; empty: they were given.
   std::string address_source;
   std::string path;
   /// Rank 0 serves the TCP store itself, unless the launcher does.
   bool serves_store = false;
-  /// Other ranks may be those of torch.distributed.
+  /// Other ranks may be torch.distributed's.
   bool meets_torch = false;
-  /// Socket bound to host:port by the launcher, for the rank that serves the store.
+  /// Socket that the launcher bound to host:port, for the rank that serves the store.
   std::optional<int> listen_fd = std::nullopt;
-  /// Restart count of the job: part of every key, so that nothing of a dead generation is read.
+  /// Restart count of the job: part of every key, so that no key of an earlier generation is read.
   int generation = 0;
 
   int rank = 0;
@@ -42,11 +42,12 @@ struct InitPlan {
   std::function<void()> while_waiting = {};
 };
 
-/// Errors: UsageError naming the option or variable that is missing or cannot work.
-/// `has_store`: the caller brings a store, init_method is not looked at. `mpi`: of this build.
+/// `has_store`: the caller has a store, init_method is ignored. `mpi`: of this build.
+/// Errors: UsageError with the option or variable that is missing or invalid.
 InitPlan plan_init(const InitOptions& options, bool has_store, MpiLibrary mpi);
 
-/// The deadline of a collective, as options and environment have it. Errors: UsageError.
+/// Timeout of a collective, from options and environment.
+/// Errors: UsageError.
 std::chrono::milliseconds collective_timeout(const InitOptions& options);
 
 }  // namespace lockstep::inline internal

@@ -4,14 +4,14 @@ namespace lockstep::inline internal {
 
 struct CollectiveName;
 
-/// Lets the launcher that started this process, if one did, read its last collectives at any time,
-/// also after the process has ended. Once; further calls do nothing. Never throws: a launcher that
-/// does not know them says less.
+/// Shares this process's last collectives with the launcher that started it, if any, which can read
+/// them at any time, also after the process has ended. Further calls have no effect. Never throws;
+/// without them the launcher reports less.
 void show_recent_calls_to_launcher() noexcept;
 
-/// The deadline of this collective has passed: the launcher looks where its ranks are, and says so.
-/// Returns when it has looked, or after half a second: whether it has. Never throws; does nothing
-/// without a launcher.
+/// Notifies the launcher that this collective's deadline has expired: it reads the stacks of its
+/// ranks and reports the late one. Returns whether it has done so within half a second. Never
+/// throws; no effect without a launcher.
 bool tell_launcher_of_late_rank(const CollectiveName& name) noexcept;
 
 }  // namespace lockstep::inline internal

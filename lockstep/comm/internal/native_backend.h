@@ -13,42 +13,46 @@
 
 #include "lockstep/comm/reduce_op.h"
 
-/// The seam between the collectives of a ProcessGroup and what carries them out.
+/// The interface between the collectives of a ProcessGroup and the backends that run them.
 namespace lockstep::inline internal {
 
-/// What a call brings beside its tensors.
+/// Arguments of a call besides its tensors.
 struct CallTerms {
   std::chrono::milliseconds timeout;
-  /// Compared between ranks by a backend that compares calls itself; empty: the call has no name.
+  /// Compared between ranks by a backend that compares calls itself; empty: none.
   std::string_view name = {};
-  /// As CollectiveOptions has it.
+  /// See CollectiveOptions.
   bool deadline_from_wait = false;
 };
 
 /// How all_reduce_into reduces.
 struct ScaledReduction {
   ReduceOp op = ReduceOp::kSum;
-  /// Only with kAvg: what the average is multiplied by, in the same pass; the same on every rank.
+  /// Only with kAvg: factor of the average, applied in the same pass; equal on all ranks.
   double scale = 1;
-  /// One float64 on the CPU. The squares of the results that this rank computes are added to it in
-  /// the same pass; the ranks together add each square once. Results are of a floating-point dtype.
+  /// One float64 on the CPU, to which the same pass adds the squares of the results that this rank
+  /// computes; over all ranks each once. Results must have a floating-point dtype.
   at::Tensor sum_of_squares = {};
 };
 
-/// The ability of a backend whose ranks reach each other's tensors without a copy, where these lie
-/// in memory of c10d::Backend::allocateTensor. Threads, lifetime, errors: as NativeBackend.
+/// Interface of a backend whose ranks access each other's tensors without a copy, if these are in
+/// memory of c10d::Backend::allocateTensor.
+/// Threads: as NativeBackend.
+/// Lifetime: as NativeBackend.
+/// Errors: as NativeBackend.
 class SharedMemory {
  public:
-  /// Whether all of the tensor lies in that memory, without gaps.
+  /// Whether all of the tensor is in that memory, without gaps.
   virtual bool is_shared(const at::Tensor& tensor) const = 0;
 
-  /// Where in memory that all ranks know `tensor` of this rank begins, if is_shared().
+  /// Offset of this rank's tensor in the shared memory, if is_shared(). All ranks understand it.
   virtual std::optional<std::uint64_t> offset_of(const at::Tensor& tensor) const = 0;
-  /// The address in this process of such a place, of any rank. Errors: SystemError.
+  /// Address in this process of an offset_of() any rank.
+  /// Errors: SystemError.
   virtual const std::byte* address_of(std::uint64_t offset, std::uint64_t bytes) = 0;
 
-  /// As all_reduce, from `input` into `output`. If `output` is shared, all ranks promise that
-  /// theirs is; then only the parts of `input` that peers need are copied.
+  /// Like all_reduce, from `input` into `output`. If `output` is shared, it must be on all ranks;
+  /// then only the parts of `input` that peers need are copied.
   virtual c10::intrusive_ptr<c10d::Work> all_reduce_into(const at::Tensor& output,
                                                          const at::Tensor& input,
                                                          const ScaledReduction& reduction,
@@ -58,11 +62,11 @@ class SharedMemory {
   ~SharedMemory() = default;
 };
 
-/// What a ProcessGroup calls. Its collectives are those of ProcessGroup, which has checked the
-/// arguments. Backends that are a c10d::Backend and no more are wrapped by C10dBackend.
+/// The backend interface of ProcessGroup, which has checked the arguments of all calls. C10dBackend
+/// adapts a plain c10d::Backend.
 /// Threads: one at a time; abort() of c10d() from any.
 /// Lifetime: works and tensors keep alive what they need of it.
-/// Errors: from a call, or in its work: those of the backend.
+/// Errors: those of the backend, from a call or in its work.
 class NativeBackend {
  public:
   using Tensor = at::Tensor;
@@ -74,13 +78,13 @@ class NativeBackend {
   NativeBackend(const NativeBackend&) = delete;
   NativeBackend& operator=(const NativeBackend&) = delete;
 
-  /// The same backend as LibTorch sees it: for programs, and for what needs no terms.
+  /// The same backend for LibTorch: for programs, and for calls without CallTerms.
   virtual c10d::Backend& c10d() = 0;
   virtual bool takes_cuda() const { return false; }
-  /// Whether the backend itself raises on every rank if ranks make different calls. Then calls of
-  /// no elements reach it too.
+  /// Whether the backend itself fails on every rank if ranks make different calls. Then it also
+  /// gets calls of no elements.
   virtual bool compares_calls() const { return false; }
-  /// Whether calls are under way for which its destructor would wait.
+  /// Whether it has running calls for which its destructor would wait.
   virtual bool is_busy() { return false; }
   /// Best size of an exchange of gradients, in bytes; 0: the backend has no preference.
   virtual std::int64_t bucket_bytes() const { return 0; }
@@ -111,7 +115,7 @@ class NativeBackend {
   virtual WorkPtr barrier(const CallTerms& terms) = 0;
   virtual WorkPtr send(const Tensor& tensor, int target, int tag, const CallTerms& terms) = 0;
   virtual WorkPtr recv(const Tensor& tensor, int source, int tag, const CallTerms& terms) = 0;
-  /// From whichever rank sends first; the work's sourceRank() is that rank.
+  /// Receives from the rank that sends first; the work's sourceRank() is that rank.
   virtual WorkPtr recv_from_any(const Tensor& tensor, int tag, const CallTerms& terms) = 0;
 };
 

@@ -16,10 +16,10 @@
 
 namespace lockstep::inline internal {
 
-/// Who compares a collective call with those of the other ranks.
+/// What compares a collective with those of the other ranks.
 enum class CallCheck {
-  kNone,      ///< nobody
-  kExchange,  ///< we do, by an exchange through the backend before each call
+  kNone,      ///< nothing
+  kExchange,  ///< ProcessGroup, by an exchange through the backend before each call
   kBackend,   ///< the backend itself
 };
 
@@ -27,7 +27,7 @@ enum class CallCheck {
 
 namespace lockstep {
 
-/// What the copies of a ProcessGroup share. Constant after construction, but for the counters.
+/// State that the copies of a ProcessGroup share. Constant after construction, except the counters.
 struct ProcessGroup::State {
   int rank = 0;
   int world_size = 1;
@@ -49,7 +49,7 @@ struct ProcessGroup::State {
   CallCheck call_check = CallCheck::kNone;
 
   State() = default;
-  /// Waits for no peer: a backend that would is kept until the process ends.
+  /// Waits for no peer: keeps a backend that would until the process ends.
   ~State();
 
   mutable std::atomic<std::uint64_t> sequence{0};            ///< collectives started
@@ -63,7 +63,7 @@ struct ProcessGroup::State {
 
 namespace lockstep::inline internal {
 
-/// For functions of other files that are no collectives and take a group.
+/// Access to the state of a group, for functions in other files.
 struct ProcessGroupAccess {
   /// `operation`: for the UsageError of an empty group.
   static const ProcessGroup::State& state(const ProcessGroup& group, const char* operation) {
@@ -71,7 +71,7 @@ struct ProcessGroupAccess {
   }
 };
 
-/// Creates the group's backend (nothing for a group of one rank) and names the group in errors.
+/// Creates the group's backend (none for a group of one rank).
 ProcessGroup make_process_group(std::shared_ptr<ProcessGroup::State> state,
                                 std::chrono::milliseconds connect_timeout);
 

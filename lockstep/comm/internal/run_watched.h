@@ -16,11 +16,11 @@
 
 namespace lockstep::inline internal {
 
-/// Calls `work` on a thread of its own, and `check` on this one, before that and every few
-/// milliseconds until `work` has returned: for what waits where nobody can end the wait.
-/// `work` is given a flag that says whether it has been left.
-/// Errors: SystemError where no thread can be made; what `work` throws; what `check` throws, at
-/// once: the thread is left to itself then, with all that `work` holds.
+/// Runs `work` on a separate thread, and `check` on this one, first and then every few milliseconds
+/// until `work` has returned: for waits that cannot be interrupted. The flag passed to `work`
+/// becomes true when it was abandoned.
+/// Errors: SystemError if no thread can be created; what `work` throws; what `check` throws, at
+/// once: the thread then continues alone, with everything that `work` holds.
 template <class Work>
 std::invoke_result_t<Work, const std::atomic<bool>&> run_watched(
     Work work, const std::function<void()>& check) {

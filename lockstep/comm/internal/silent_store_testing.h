@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-/// A store that does not answer a read, as one whose server is stopped.
+/// A store that does not answer reads, like one whose server is stopped.
 class SilentStore : public c10d::HashStore {
  public:
   std::vector<std::uint8_t> get(const std::string&) override { fall_silent(); }

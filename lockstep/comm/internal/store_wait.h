@@ -14,9 +14,8 @@ class Store;
 
 namespace lockstep::inline internal {
 
-/// Waits until all keys are in the store or the deadline passes. Returns the indices of the keys
-/// that are missing then, in order. `on_wait`, if given, is called about every ten seconds with
-/// those that are missing so far, so that nobody waits in silence.
+/// Waits until the store has all keys or the deadline expires. Returns the indices of the missing
+/// keys, ascending. Calls `on_wait`, if given, about every ten seconds with those missing so far.
 std::vector<int> wait_for_keys(c10d::Store& store, const std::vector<std::string>& keys,
                                const Deadline& deadline,
                                const std::function<void(const std::vector<int>&)>& on_wait = {});
@@ -24,10 +23,10 @@ std::vector<int> wait_for_keys(c10d::Store& store, const std::vector<std::string
 /// "1, 3, 7"; long lists end in "and 12 more".
 std::string join_numbers(const std::vector<int>& numbers);
 
-/// While it lives, c10d keeps its warnings to itself: what fails is reported by our own error, in
-/// one line, instead of a page of backtrace a socket. A level that the user lowered to see more
-/// stays. With kErrors it keeps what it calls errors to itself too. Threads: set for the whole
-/// process; use it where nothing else runs yet.
+/// While it lives, c10d logs no warnings: Lockstep's own error reports a failure in one line, c10d
+/// in a page of backtrace per socket. A lower log level that the user set is kept. With kErrors it
+/// logs no errors either.
+/// Threads: process-wide; use it while no other thread logs.
 class QuietC10d {
  public:
   enum Silence { kWarnings = 2, kErrors = 3 };

@@ -8,11 +8,11 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/internal/process_group_state.h"
 
-/// The checks at the door of every collective: UsageError naming the operation, the rank and the
-/// argument that cannot work.
+/// Argument checks of collectives.
+/// Errors: UsageError with the operation, the rank and the invalid argument.
 namespace lockstep::inline internal {
 
-/// What the checks need to know of the call.
+/// The call, for errors.
 struct CallSite {
   const char* operation;
   const ProcessGroup::State& group;

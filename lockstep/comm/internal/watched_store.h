@@ -10,20 +10,18 @@
 
 namespace lockstep::inline internal {
 
-/// A store whose waits can be ended from within: before each question to it and every few
-/// milliseconds until that is answered `check` is called, and what that throws ends the wait; also
-/// where the store's server does not answer at all. Without a `check` waits end as those of
-/// the store underneath do.
-/// Once a read of its connection has timed out (limit_reads_from) it is of no use any more, as a
-/// late answer would be taken for that to another question: all else fails at once.
-/// Threads: as the store underneath; `check` is called by the thread that waits. Clones, which
-/// backends give to threads of their own, are of the store underneath.
+/// A store whose waits can be interrupted: it calls `check` before each request and every few
+/// milliseconds until the answer, and an exception from `check` ends the wait, even if the store's
+/// server does not answer. Without `check` waits end as those of the wrapped store.
+/// After a read of its connection timed out (limit_reads_from), all further requests fail at once,
+/// because a late answer would be taken for that of another request.
+/// Threads: as the wrapped store; the waiting thread calls `check`. Clones, which backends give to
+/// their own threads, are of the wrapped store.
 class WatchedStore final : public c10d::Store {
  public:
   explicit WatchedStore(c10::intrusive_ptr<c10d::Store> store, std::function<void()> check = {});
 
-  /// From now on nothing here holds the store underneath, and all fails, waits that are under way
-  /// too.
+  /// Releases the wrapped store: from now on all requests fail, running waits included.
   void let_go();
 
   using Store::compareSet;
@@ -57,7 +55,7 @@ class WatchedStore final : public c10d::Store {
   const std::function<void()> check_;
 };
 
-/// `store`, whose waits `check` can end; the store itself where there is no `check`.
+/// Wraps `store` so that `check` can end its waits; returns it unchanged without a `check`.
 c10::intrusive_ptr<c10d::Store> watched(c10::intrusive_ptr<c10d::Store> store,
                                         const std::function<void()>& check);
 

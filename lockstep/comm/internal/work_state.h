@@ -22,18 +22,19 @@
 
 namespace lockstep::inline internal {
 
-/// What an error message says of a collective.
+/// Identifies a collective in errors.
 struct CollectiveName {
   const char* operation;  ///< "all_reduce"
   std::string group;      ///< name of the group
   int rank;               ///< rank of this process in the group
-  /// Collectives the group started before: the same number on all ranks. None before the first.
+  /// Number of collectives that the group started before: equal on all ranks. Empty before the
+  /// first.
   std::optional<std::uint64_t> sequence;
   std::chrono::milliseconds timeout;
-  std::optional<int> peer = {};  ///< of a message: whom it goes to or comes from
+  std::optional<int> peer = {};  ///< of a message: its sender or receiver
 };
 
-/// `ranks`: who is to blame, where a message's peer is not.
+/// `ranks`: the ranks that caused the error, if not a message's peer.
 ErrorFields fields_of(const CollectiveName& name, std::vector<int> ranks = {});
 
 /// "all_reduce number 87 of group 'default' on rank 0"
@@ -51,26 +52,26 @@ struct Work::State {
         deadline(its_deadline),
         next_question(Deadline::Clock::now() + kBetweenQuestions) {}
 
-  /// Between two calls of while_waiting.
+  /// Interval between two calls of while_waiting.
   static constexpr std::chrono::milliseconds kBetweenQuestions{100};
 
   c10::intrusive_ptr<c10d::Work> work;
   CollectiveName name;
-  std::optional<Deadline> deadline;  ///< none where it begins with the wait
-  c10::intrusive_ptr<c10d::Store> store = {};  ///< the group's; for finding out who is missing
+  std::optional<Deadline> deadline;            ///< empty: it starts with the wait
+  c10::intrusive_ptr<c10d::Store> store = {};  ///< the group's; for finding missing ranks
   int world_size = 1;
   std::uint64_t recent_call = 0;  ///< ticket of the call that this work is part of
   bool ends_call = false;         ///< it is the last part
   /// Called between slices of a long wait, and by is_completed() on the thread that started the
-  /// work; what it throws ends it. Empty: nothing is.
+  /// work; an exception from it fails the work. May be empty.
   std::function<void()> while_waiting = {};
   const std::thread::id started_by = std::this_thread::get_id();
-  /// Held by the thread that waits: some backends wait for ever when asked twice.
+  /// Held by the waiting thread: some backends wait forever if asked twice.
   mutable Mutex mutex;
   mutable std::atomic<bool> done{false};  ///< whether it has ended, well or not
-  /// Of one that has failed.
+  /// Error of a failed work.
   mutable std::exception_ptr error LOCKSTEP_GUARDED_BY(mutex);
-  /// By is_completed().
+  /// When is_completed() next calls while_waiting.
   mutable Deadline::Clock::time_point next_question LOCKSTEP_GUARDED_BY(mutex);
 };
 
@@ -78,12 +79,12 @@ struct Work::State {
 
 namespace lockstep::inline internal {
 
-/// What the other ranks are in. `is_explained`: the launcher has said so, too, for its machine.
+/// Returns what the other ranks do. `is_explained`: the launcher has reported it for its machine.
 using ReportHang = std::function<HangReport(bool is_explained)>;
 
-/// Called in a catch block: throws the backend's current exception as TimeoutError, PeerLost or
-/// CommError with the collective's name in front. Errors of ours pass unchanged. `report_hang`,
-/// where given, says of a timeout what the other ranks are in.
+/// Call it in a catch block: rethrows the backend's exception as TimeoutError, PeerLost or
+/// CommError, with the collective. Lockstep's errors pass unchanged. `report_hang`, if given,
+/// describes the other ranks after a timeout.
 [[noreturn]] void rethrow_named(const CollectiveName& name, const ReportHang& report_hang = {});
 
 }  // namespace lockstep::inline internal
