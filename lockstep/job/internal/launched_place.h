@@ -4,28 +4,28 @@
 
 namespace lockstep::inline internal {
 
-/// The place in the job that mpirun or srun gave this process, as the environment says.
+/// This process's rank in a job of mpirun or srun, from the environment.
 struct LaunchedPlace {
   enum class Launcher {
     kOpenMpi,  ///< Open MPI's mpirun
-    kPmi,      ///< the mpirun of MPICH and its kin
+    kPmi,      ///< mpirun of MPICH and its derivatives
     kSlurm,    ///< srun
   };
   Launcher launcher;
   int rank;
   int world_size;
-  int local_rank;        ///< the rank where the launcher does not tell it
-  int local_world_size;  ///< the world size where the launcher does not tell it
+  int local_rank;        ///< the rank if the launcher does not set it
+  int local_world_size;  ///< the world size if the launcher does not set it
   bool one_machine;      ///< whether all ranks are known to be on this machine
 };
 
-/// Nothing in a process that neither started, so also in a batch script of Slurm's. What lockstep
-/// run, torchrun and spawn set (RANK and so on) is not looked at, and counts more.
-/// Errors: UsageError naming the variable and its value when it is no integer.
+/// Empty in a process that neither started, so also in a Slurm batch script. Ignores the variables
+/// of lockstep run, torchrun and spawn (RANK and so on), which have precedence.
+/// Errors: UsageError with variable and value if it is no integer.
 std::optional<LaunchedPlace> launched_place();
 
-/// This process's rank by whichever launcher started it: RANK, else that of launched_place().
-/// Nothing without a launcher. Errors: as launched_place().
+/// This process's rank: RANK, else that of launched_place(). Empty without a launcher.
+/// Errors: as launched_place().
 std::optional<int> launched_rank();
 
 }  // namespace lockstep::inline internal

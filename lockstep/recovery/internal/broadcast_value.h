@@ -10,11 +10,11 @@ namespace lockstep::inline internal {
 
 class KeptMemory;
 
-/// Collective: rank `source`'s writable_value() on all ranks, without a copy on its way. `own`,
-/// where it is not None, is this rank's own of the same structure, whose tensors are overwritten.
-/// `kept`: memory that all ranks have, or null; what lies in it is not sent.
-/// Nothing that arrives is executed. Errors: CorruptFile, UsageError for what is no such value; as
-/// Work::wait.
+/// Copies rank `source`'s writable_value() to all ranks, without an intermediate copy. `own`,
+/// unless None, is this rank's value of the same structure, whose tensors are overwritten. `kept`:
+/// memory that all ranks have, or null; its content is not sent. Nothing that arrives is executed.
+/// Collective.
+/// Errors: CorruptFile, UsageError for an invalid value; as Work::wait.
 c10::IValue broadcast_value(const ProcessGroup& group, const c10::IValue& own, int source,
                             const KeptMemory* kept = nullptr);
 

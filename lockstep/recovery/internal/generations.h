@@ -10,20 +10,20 @@
 
 namespace lockstep::inline internal {
 
-/// Throws where the launcher has ended this generation: an error that ends_generation().
+/// Throws an error that ends_generation() if the launcher has ended this generation.
 void check_if_over(const LauncherLink& link);
 
-/// Whether a process survives the error, with a place in the next generation. Others are the
-/// program's own.
+/// Whether a process survives the error and gets a rank in the next generation. Other errors are
+/// the program's own.
 bool ends_generation(const Error& error);
 
-/// `leave` lets go of the group and returns the number of steps that are done; then the launcher
-/// knows that this process has left, and why.
+/// Leaves the generation: `leave` releases the group and returns the number of completed steps;
+/// then the launcher is notified of that and of the reason.
 void leave_generation(LauncherLink& link, const Error& why,
                       const std::function<std::int64_t()>& leave);
 
-/// Ends the default group, of which `group` is a copy or empty: others that wait in a collective
-/// for this rank go on with an error at once.
+/// Ends the default group, of which `group` is a copy or empty: ranks that wait in a collective for
+/// this one get an error at once.
 void abandon_default_group(ProcessGroup& group);
 
 }  // namespace lockstep::inline internal

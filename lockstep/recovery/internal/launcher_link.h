@@ -11,52 +11,52 @@
 
 namespace lockstep::inline internal {
 
-/// A worker's connection to the launcher that started it, if that is `lockstep run`: the worker
-/// reports that it keeps its state, and receives its rank in the next generation.
-/// Threads: the one that made it.
+/// A worker's connection to `lockstep run`: the worker reports that it keeps its state, and
+/// receives its rank in the next generation.
+/// Threads: the one that created it.
 class LauncherLink {
  public:
-  /// Not connected in a program that the launcher did not start. Errors: UsageError for a second
-  /// one of a process that it did start.
+  /// Not connected in a program that the launcher did not start.
+  /// Errors: UsageError for a second one in a process that the launcher started.
   LauncherLink();
 
-  /// Whether a LauncherLink would be connected: a launcher has started this process, and there has
-  /// been none in it.
+  /// Whether a LauncherLink would be connected: a launcher has started this process, and it has not
+  /// created one.
   static bool is_offered();
 
   bool connected() const { return link_.valid(); }
-  /// Of the place that this process has.
+  /// Generation of this process's rank.
   std::uint64_t generation() const { return generation_; }
 
-  /// As many as the job had made at least when this process got its place, so far as processes that
-  /// have ended had made them; -1: none.
+  /// Number of completed steps of the job at least, as known from ended processes when this one got
+  /// its rank; -1: unknown.
   std::int64_t steps_made() const;
 
-  /// Its first place in the job is yet to come.
+  /// It has no rank in the job yet.
   bool is_standby() const { return is_standby_; }
 
-  /// `reads_within`: the longest time between two reads of the launcher's messages, unless the
-  /// process hangs.
+  /// `reads_within`: longest time between two reads of the launcher's messages, unless the process
+  /// hangs.
   void say_keeps_state(std::chrono::milliseconds reads_within);
-  /// The port of the generation's store, if this process serves it, is free from now on.
-  /// `step`: the one that was not completed.
+  /// The port of the generation's store, if this process serves it, is free from now on. `step`:
+  /// the one that was not completed.
   void say_left_group(const Error& why, std::int64_t step);
-  /// `is_complete`: the training is; else it continues without recovery.
+  /// `is_complete`: the training is complete; else it continues without recovery.
   void say_done(bool is_complete = true);
-  /// Before it ends with an error: the launcher is not to start workers again.
+  /// Before an error that ends the process: the launcher must not start workers again.
   void say_gives_up();
-  /// The launcher keeps a memory file, and hands it to workers that it starts.
+  /// The launcher keeps a memory file and passes it to workers that it starts.
   void leave_memory(const UniqueFd& memory);
-  /// The one that the launcher had when it started this process, in a standby worker when it gave
-  /// it its first place. Once; then empty.
+  /// The memory file that the launcher had when it started this process, or gave a standby worker
+  /// its first rank. Once; then empty.
   UniqueFd take_memory() { return std::move(memory_); }
 
-  /// Whether this generation is over, or so within `patience`.
+  /// Whether this generation is over, or is within `patience`.
   bool has_news(std::chrono::milliseconds patience = {}) const;
 
-  /// Waits for a place in a generation after this one, and takes it: the environment is that one's
-  /// from now on. `while_waiting` is called every few milliseconds; what it throws ends the wait.
-  /// Errors: PeerLost when the launcher has ended.
+  /// Waits for a rank in a later generation and takes it: replaces the environment. Calls
+  /// `while_waiting` every few milliseconds; an exception from it ends the wait.
+  /// Errors: PeerLost if the launcher has ended.
   void take_place(const std::function<void()>& while_waiting);
 
  private:
@@ -65,7 +65,7 @@ class LauncherLink {
   UniqueFd memory_;
   std::uint64_t generation_ = 1;
   bool is_standby_ = false;
-  /// The generation was over before its place was taken.
+  /// The generation was over before its rank was taken.
   bool is_over_ = false;
 };
 

@@ -12,30 +12,31 @@
 
 namespace lockstep::inline internal {
 
-/// The state of a training, as recovery moves it from rank to rank.
+/// The state of a training run, as recovery transfers it between ranks.
 class MovableState {
  public:
   virtual ~MovableState() = default;
-  /// Everything that the state consists of, as files can hold it; shares memory.
+  /// The whole state in a form that files can hold; shares memory.
   virtual c10::IValue value() = 0;
-  /// Replaces the state by a value() of another process. Errors: UsageError where this process has
-  /// other objects.
+  /// Replaces the state by a value() of another process.
+  /// Errors: UsageError if this process has other objects.
   virtual void take(const c10::IValue& value) = 0;
   virtual std::uint64_t parameters_hash() const = 0;
 };
 
-/// Collective: compares the hashes of the ranks' parameters. Errors: as Work::wait.
+/// Compares the hashes of the ranks' parameters. Collective.
+/// Errors: as Work::wait.
 ReplicaComparison compare_parameters(const ProcessGroup& group, std::uint64_t hash);
 
-/// Collective: compares the ranks' parameters after `steps` steps. Ranks that differ from more than
-/// half take the state of another; `is_whole` is false while this rank's state is replaced.
-/// Errors: Error on all ranks where no state has a majority; as Work::wait.
+/// Compares the ranks' parameters after `steps` steps and gives ranks that differ from the majority
+/// another rank's state. `is_whole` is false while this rank's state is replaced. Collective.
+/// Errors: Error on all ranks if no state has a majority; as Work::wait.
 void repair_replicas(const ProcessGroup& group, MovableState& state, std::int64_t steps,
                      bool& is_whole);
 
 /// Leaves a copy of the state with this machine's launcher, on the first rank of the machine. Warns
-/// where memory is short. One of the training's end, where no copy was made before, is made only if
-/// there is plenty.
+/// if memory is short. At the end of training, if there was no copy before, it makes one only if
+/// there is plenty of memory.
 void keep_copy(const ProcessGroup& group, MovableState& state, const Standing& standing,
                StateMemory& memory, LauncherLink& link);
 

@@ -10,28 +10,30 @@
 
 namespace lockstep::inline internal {
 
-/// Copies of a training's state in a memory file that outlives the processes: two, of which one is
-/// whole while the other is written, whenever the process that writes is killed. A hash of all that
-/// a copy has, its standing too, shows damage. Readers always hash; a writer hashes copies of other
-/// processes, so as not to write over the only whole one, and trusts its own.
-/// Threads: one process and thread writes. Lifetime: the file is freed with its last descriptor.
+/// Copies of a training state in a memory file that outlives the processes. There are two copies:
+/// one is complete while the other is written, even if the writer is killed. A hash of a copy and
+/// its standing detects damage. Readers always check it. A writer checks copies of other processes,
+/// so as not to overwrite the only complete one, and trusts its own.
+/// Threads: one process and thread writes.
+/// Lifetime: the file is freed with its last descriptor.
 class StateMemory {
  public:
   StateMemory() = default;
-  /// The file of a process before this one; what is no such file counts as empty.
+  /// The file of an earlier process; any other file counts as empty.
   explicit StateMemory(UniqueFd file);
 
-  /// Of the newest copy that is whole and has not changed since it was written.
+  /// Standing of the newest complete and undamaged copy.
   Standing standing() const;
-  /// That copy. Errors: CorruptFile when there is none.
+  /// That copy.
+  /// Errors: CorruptFile if there is none.
   c10::IValue read() const;
 
-  /// Writes a copy of a writable_value(). True when the file is another than before: a process that
-  /// outlives this one has to hold it. Errors: SystemError when memory is short: the copies before
-  /// stay.
+  /// Writes a copy of a writable_value(). Returns true if the file is a new one: a process that
+  /// outlives this one must then hold it.
+  /// Errors: SystemError if memory is short; earlier copies remain.
   bool write(const c10::IValue& value, const Standing& standing);
 
-  /// Memory that a copy of a writable_value() takes.
+  /// Memory that a copy of a writable_value() needs.
   static std::uint64_t bytes_of_copy(const c10::IValue& value);
 
   const UniqueFd& file() const { return file_; }

@@ -7,10 +7,9 @@
 
 #include "lockstep/recovery/internal/standing.h"
 
-// The recovery of a training loop as a state machine, with no group, no thread and no system call.
-// StepRecovery turns calls of the program into events, carries the actions out, one at a time, and
-// returns the outcome of each as the next event. recovery_simulation_test.cpp runs many ranks of
-// it.
+// The recovery of a training loop as a state machine, without group, thread and system call.
+// StepRecovery turns calls of the program into events, executes the actions, one at a time, and
+// passes the outcome of each as the next event. recovery_simulation_test.cpp runs it on many ranks.
 
 namespace lockstep::inline internal {
 
@@ -53,7 +52,7 @@ enum class RecoveryPhase {
 };
 const char* name_of(RecoveryPhase phase);
 
-/// Of the step since the last boundary.
+/// Progress of the step since the last boundary.
 enum class StepProgress {
   kNone,      ///< no step has begun
   kOpen,      ///< updates of the step are to come
@@ -62,10 +61,10 @@ enum class StepProgress {
 
 /// What this rank has for a rank that needs the state of the last boundary.
 enum class HeldState {
-  kNone,       ///< nothing, or half of something
+  kNone,       ///< nothing, or an incomplete state
   kWhole,      ///< the state
-  kUncertain,  ///< a collective in the tail of a complete step gave the values of a part of the
-               ///< ranks: another rank's state counts
+  kUncertain,  ///< a collective at the end of a complete step had the values of only some ranks:
+               ///< another rank's state is used
 };
 
 /// A section is code between steps with collectives, which runs to its end on all ranks. It ends
@@ -78,42 +77,42 @@ enum class SectionProgress {
 
 enum class BoundaryKind { kStep, kEpochEnd, kTrainingEnd };
 
-/// The call of the program that is under way.
+/// The current call of the program.
 enum class RecoveryCall { kNone, kJoin, kBoundary, kArrive, kRunOnSurvivors };
 
-/// What a call does at the moment.
+/// What the current call does now.
 enum class RecoveryStage {
   kProgram,     ///< nothing: the program's own code runs
   kCommitting,  ///< at a boundary, with all ranks at one place
-  kMeeting,     ///< it meets the ranks of the next generation, until all agree on a state
+  kMeeting,     ///< joins the ranks of the next generation, until all agree on a state
   kSection,     ///< a section is under way
   kEnding,      ///< at the training's end: its copy, before the first barrier
   kAllEnded,    ///< before the second: all ranks are at the end
 };
 
-/// What is to be done next. Where nothing else is said its outcome is Done.
+/// The next action. Its outcome is Done unless noted.
 enum class RecoveryAction {
   // The call ends.
   kReturn,
-  kDecline,    ///< CollectiveFailed: the error is the program's. RunOnSurvivors: nothing
-               ///< counts, it does not run
+  kDecline,    ///< CollectiveFailed: the error is the program's. RunOnSurvivors: it does not
+               ///< run, because the step is discarded
   kRunAlone,   ///< RunOnSurvivors: it runs once, its errors are the caller's
   kRunInStep,  ///< RunOnSurvivors: it runs once; an error is one of a collective of the step
   kFailPositionsDiffer,  ///< an error: the ranks are at different places of the program
-  kFailStateLost,        ///< an error: no rank holds a state; all ranks may begin anew
-  kGiveUp,               ///< an error: no rank holds a state, and steps were made: nobody begins
-                         ///< anew
+  kFailStateLost,        ///< an error: no rank holds a state; all ranks may start over
+  kGiveUp,               ///< an error: no rank holds a state, and steps were made: no rank starts
+                         ///< over
 
   // Alone.
   kAnnounceState,  ///< the launcher keeps this process when its generation ends
   kAnnounceEnd,    ///< and no longer
-  kLeaveGroup,     ///< of all: this process has lost it, and goes on alone
-  kGoOnAlone,      ///< outside of the group of all, which is kept
-  kTakePlace,      ///< waits for it. Outcome: PlaceTaken
+  kLeaveGroup,     ///< leaves the group of all, which this process has lost, and continues alone
+  kGoOnAlone,      ///< continues alone; keeps the group of all
+  kTakePlace,      ///< waits for a rank. Outcome: PlaceTaken
   kRollBack,       ///< to the last boundary. Outcome: RolledBack
-  kRemember,       ///< what it rolls back to
+  kRemember,       ///< records what it rolls back to
   kBeginInterval,  ///< kRemember, and random numbers are seeded
-  kTakeState,      ///< that was received
+  kTakeState,      ///< takes the received state
 
   // Collective in the group of all, for which a rank waits: the outcome may be GroupLost.
   kFormGroup,      ///< of all
@@ -137,30 +136,31 @@ enum class RecoveryAction {
 };
 const char* name_of(RecoveryAction action);
 
-/// What a rank reports when ranks meet.
+/// What a rank reports when ranks join a generation.
 struct RankReport {
-  bool is_new = false;  ///< it has joined the job just now
+  bool is_new = false;  ///< it has just joined the job
   bool is_at_boundary = false;
   bool is_discarding = false;
   std::int64_t boundaries = 0;  ///< passed by its training
   std::int64_t sections = 0;    ///< complete since the last of them
   HeldState held = HeldState::kNone;
   Standing state{};  ///< that it holds
-  /// Where it holds none: its machine's copy in memory, on the machine's first rank.
+  /// If it holds none: its machine's copy in memory, on the machine's first rank.
   Standing memory{};
-  /// And the steps of the newest snapshot that the recovery can load; -1: there is none.
+  /// If it holds none: steps of the newest snapshot that the recovery can load; -1: none.
   std::int64_t snapshot_steps = -1;
   /// The program is about to load a snapshot, and there is one, complete or not.
   bool loads_snapshot = false;
-  /// Boundaries that it knows to be passed by the training; -1: of none.
+  /// Boundaries that training is known to have passed; -1: unknown.
   std::int64_t known_boundaries = -1;
 };
 
+/// State of the recovery on one rank.
 struct RecoveryState {
   int memory_every = 0;          ///< steps; 0: never
   int check_replicas_every = 0;  ///< steps; 0: never
   int save_every = 0;            ///< steps from one snapshot to the next; 0: none
-  /// The loop is the recovery's own. Each of its boundaries ends one step, but the training's end.
+  /// The recovery owns the loop: each of its boundaries ends one step, except the training's end.
   bool owns_loop = false;
 
   RecoveryPhase phase = RecoveryPhase::kInactive;
@@ -170,13 +170,13 @@ struct RecoveryState {
   RecoveryStage stage = RecoveryStage::kProgram;
   BoundaryKind boundary = BoundaryKind::kStep;  ///< of the call under way
   SectionProgress section = SectionProgress::kNone;
-  /// All had its results once: the main rank before may have printed them.
+  /// All ranks had its results once: an earlier main rank may have printed them.
   bool section_had_results = false;
-  /// Of the last survivors that this process was one of.
+  /// Of the last survivors that included this process.
   bool is_first_survivor = false;
   RecoveryAction awaited = RecoveryAction::kReturn;  ///< whose outcome is the next event
 
-  /// The launcher knows that this process keeps its state.
+  /// The launcher was notified that this process keeps its state.
   bool is_announced = false;
   /// It is in a group of all ranks of its generation.
   bool has_group = false;
@@ -186,12 +186,13 @@ struct RecoveryState {
   bool is_end = false;
   /// It writes and prints for the job: rank 0, or the first of the survivors that finish a section.
   bool is_main = false;
-  /// At the next boundary ranks compare their parameters, as they have met anew.
+  /// At the next boundary ranks compare their parameters, because they have joined a new
+  /// generation.
   bool compares_soon = false;
-  /// At this boundary a copy in memory is due, and a snapshot.
+  /// A copy in memory is due at this boundary, and a snapshot.
   bool copy_is_due = false;
   bool snapshot_is_due = false;
-  /// Of the last meeting: no rank holds a state, and all programs load a snapshot.
+  /// In the last meeting no rank held a state, and all programs load a snapshot.
   bool begins_anew = false;
 
   std::uint64_t generation = 0;          ///< of the place that this process has; 0: none yet
@@ -201,26 +202,26 @@ struct RecoveryState {
   std::int64_t steps = 0;                ///< updates of the parameters, at the boundary
   std::int64_t checked_steps = 0;        ///< when copies and comparisons were last due
   std::int64_t recoveries = 0;
-  /// By rank, those of the group that finishes a section; of the last meeting.
+  /// Ranks of the group that finishes a section, from the last meeting.
   std::vector<int> survivors{};
-  /// The group that finishes a section has not all ranks.
+  /// The group that finishes a section lacks ranks.
   bool lacks_ranks = false;
-  /// Of the last meeting: which state all take.
+  /// The state that all ranks take, from the last meeting.
   SourceChoice source{};
   /// The state comes from this rank.
   bool is_source = false;
   /// This rank replaces its state by the one that is sent.
   bool takes_state = false;
 
-  /// Nothing that the program does counts before the next boundary.
+  /// Everything that the program does before the next boundary is discarded.
   bool is_discarding() const {
     return phase == RecoveryPhase::kDiscarding || phase == RecoveryPhase::kJoining ||
            phase == RecoveryPhase::kReceived || phase == RecoveryPhase::kFinishing;
   }
-  /// Collectives of the program would reach nobody.
+  /// The program's collectives would reach no rank.
   bool has_lost_group() const { return is_discarding() || phase == RecoveryPhase::kGroupLost; }
-  /// A collective of the program has succeeded. Outside of a section, on a part of the ranks, it
-  /// gives other values than on all.
+  /// A collective of the program has succeeded. Outside a section, on only some ranks, its values
+  /// differ from those on all ranks.
   void note_collective() {
     const bool is_partial =
         phase == RecoveryPhase::kGroupLost || (phase == RecoveryPhase::kSurvivors && lacks_ranks);
@@ -230,18 +231,18 @@ struct RecoveryState {
   bool is_active() const {
     return phase != RecoveryPhase::kInactive && phase != RecoveryPhase::kEnded;
   }
-  /// Of the last boundary, so far as this rank holds its state.
+  /// Standing of the last boundary, if this rank holds its state.
   Standing standing() const;
-  /// But for `memory`, `snapshot_steps` and `loads_snapshot`.
+  /// Without `memory`, `snapshot_steps` and `loads_snapshot`.
   RankReport report() const;
 };
 
-/// The events. Outcomes follow the action that they are of.
+/// Events. An outcome follows its action.
 namespace called {
 
-/// `generation`, `rank`: of the place that this process has, from 1; `can_recover`: the launcher
-/// replaces ranks. `is_standby`: it has no place yet. `owns_loop`: the process is at a boundary,
-/// and all ranks agree on a state.
+/// `generation`, `rank`: this process's, from 1; `can_recover`: the launcher replaces ranks;
+/// `is_standby`: it has no rank yet; `owns_loop`: the process is at a boundary, and all ranks agree
+/// on a state.
 struct Join {
   std::uint64_t generation = 1;
   int rank = 0;
@@ -249,7 +250,7 @@ struct Join {
   bool is_standby = false;
   bool owns_loop = false;
 };
-/// The training can be recovered from now on.
+/// Training can be recovered from now on.
 struct Activate {};
 /// Errors are the program's own from now on.
 struct Deactivate {};
@@ -262,13 +263,13 @@ struct Boundary {
   BoundaryKind kind = BoundaryKind::kStep;
   std::int64_t steps = 0;
 };
-/// Code since the last boundary has thrown, as a rank is lost, and will run again: of a loop of the
-/// recovery's own.
+/// In a loop that the recovery owns: code since the last boundary has thrown because a rank is
+/// lost, and will run again.
 struct StepFailed {};
-/// The process ends before the training's end, as it was preempted: with all ranks, or without the
-/// others, also while another call waits for them.
+/// The process ends before the training's end because it was preempted: with all ranks, or without
+/// the others, also during another call that waits for them.
 struct Leave {};
-/// Before the first boundary the program must know how far the training is.
+/// Before the first boundary the program must know how far training is.
 struct Arrive {};
 struct RunOnSurvivors {};
 
@@ -277,14 +278,14 @@ struct RunOnSurvivors {};
 namespace outcome {
 
 struct Done {};
-/// A rank is lost or the generation is over. `state_is_lost`: while this rank's state was replaced.
+/// A rank is lost or the generation is over. `state_is_lost`: this rank's state was being replaced.
 struct GroupLost {
   bool state_is_lost = false;
 };
 struct PlaceTaken {
   std::uint64_t generation = 0;
 };
-/// The reports of all ranks, of which this one is `rank`.
+/// The reports of all ranks; `rank`: this one.
 struct ReportsGathered {
   std::span<const RankReport> reports{};
   int rank = 0;
@@ -293,7 +294,7 @@ struct ReportsGathered {
 struct RolledBack {
   bool is_whole = true;
 };
-/// `steps`: of what was loaded; -1: there is none that is complete.
+/// `steps`: of what was loaded; -1: no snapshot is complete.
 struct SnapshotLoaded {
   std::int64_t steps = -1;
 };
@@ -317,7 +318,7 @@ using RecoveryEvent =
                  outcome::PlaceTaken, outcome::ReportsGathered, outcome::SnapshotLoaded,
                  outcome::SnapshotCompared, outcome::Joined, outcome::RolledBack, outcome::Failed>;
 
-/// Changes the state and returns the action to carry out.
+/// Applies an event to the state and returns the action to execute.
 RecoveryAction step(RecoveryState& state, const RecoveryEvent& event);
 
 /// Whether the outcome of the awaited action may be GroupLost; else an error is the program's.

@@ -9,14 +9,14 @@
 
 namespace lockstep::inline internal {
 
-/// Copies of tensors that a training step changes early, buffers and the program's own, to go back
-/// to. Tensors above 16 MiB are copied only where LibTorch counts that they were changed.
+/// Copies of tensors that a training step changes early (buffers and the program's own), for
+/// rolling back. Tensors above 16 MiB are copied only if LibTorch's version counter has changed.
 class TensorCopies {
  public:
   void add(const at::Tensor& tensor) { copies_.push_back({.tensor = tensor}); }
 
   void remember();
-  /// To the values of the last remember(); before the first nothing is changed.
+  /// Restores the values of the last remember(); no effect before the first.
   void go_back();
 
  private:
@@ -28,15 +28,15 @@ class TensorCopies {
   std::vector<Copy> copies_;
 };
 
-/// The tensors by the same names, in memory of their own.
+/// Copies of the tensors, by the same names.
 TensorDict copies_of(const TensorDict& tensors);
 
-/// What a parameter's gradient is between steps: undefined (kNoGradient), dense (0), or sparse in
-/// so many dimensions. An optimizer passes over a parameter whose gradient is undefined, and moves
-/// it by its moments if the gradient is zeros.
+/// Kind of a parameter's gradient between steps: undefined (kNoGradient), dense (0), or sparse with
+/// that many dimensions. An optimizer skips a parameter whose gradient is undefined, and updates it
+/// by its moments if the gradient is zeros.
 constexpr std::int64_t kNoGradient = -1;
 std::int64_t gradient_kind(const at::Tensor& parameter);
-/// Zeros of that kind, or none.
+/// Makes the gradient zeros of that kind, or undefined.
 void reset_gradient(const at::Tensor& parameter, std::int64_t kind);
 
 }  // namespace lockstep::inline internal
