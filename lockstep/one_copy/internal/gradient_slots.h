@@ -16,14 +16,13 @@
 
 namespace lockstep::inline internal {
 
-/// Memory for the gradients of ranks that have one copy, a slot for each rank, in a file that
-/// outlives a generation. A rank that continues keeps its slot and what it has mapped. A rank that
-/// comes new takes a slot that a lost rank has left, whose memory the system has made already.
-/// A process holds its slot until it ends, or until this object and all tensors in the slot are
-/// gone: whether or not it is in the group, no other gets the slot, and its memory stays.
+/// Memory for the gradients of ranks with one copy, a slot per rank, in a file that outlives a
+/// generation. A surviving rank keeps its slot and its mappings. A replacement takes the slot of a
+/// lost rank, whose memory is already allocated. A process holds its slot until it ends, or until
+/// this object and all tensors in the slot are destroyed; until then no other rank gets the slot.
 /// Threads: any for allocate(), offset_of() and address_of() between two calls of assign().
-/// Lifetime: tensors keep alive what they lie in.
-/// Errors: SystemError where memory or slots are short.
+/// Lifetime: tensors keep their memory alive.
+/// Errors: SystemError if memory or slots are short.
 class GradientSlots {
  public:
   static UniqueFd make_file(const std::string& name);
@@ -32,22 +31,22 @@ class GradientSlots {
   GradientSlots& operator=(const GradientSlots&) = delete;
 
   int file() const { return file_.get(); }
-  /// Of this rank; negative: it has none yet.
+  /// This rank's slot; negative: none yet.
   int own_slot() const;
 
-  /// Gives each rank of the group a slot, and the memory of those that nobody holds back to the
-  /// system.
-  /// Collective. Errors: as Work::wait.
+  /// Gives each rank of the group a slot, and returns the memory of unused slots to the system.
+  /// Collective.
+  /// Errors: as Work::wait.
   void assign(const ProcessGroup& group);
 
   // After assign().
 
-  /// Memory of this rank's slot, which is used again when the tensor is gone.
+  /// Memory in this rank's slot, which is reused when the tensor is destroyed.
   at::Tensor allocate(std::int64_t elements, at::ScalarType dtype) const;
-  /// Where `tensor` of this rank begins: the same number on all ranks, at least kFirstPlace.
-  /// Nothing where it does not lie in the slot, without gaps.
+  /// Offset of this rank's `tensor`, valid on all ranks, at least kFirstPlace. Empty unless all of
+  /// it is in the slot, without gaps.
   std::optional<std::uint64_t> offset_of(const at::Tensor& tensor) const;
-  /// The address in this process of such a place, of any rank.
+  /// Address in this process of any rank's offset.
   const std::byte* address_of(std::uint64_t offset) const {
     const std::uint64_t place = offset - kFirstPlace;
     return slots_[place / slot_bytes_]->data() + place % slot_bytes_;

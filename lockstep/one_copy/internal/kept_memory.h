@@ -14,36 +14,35 @@
 
 namespace lockstep::inline internal {
 
-/// The memory of one copy in which parameters lie, as it outlives a generation: ranks that have the
-/// state keep it, and ranks that come new map it in the place of a transfer.
+/// The memory of one copy with the parameters in it, through a change of generation: ranks that
+/// have the state keep it, and replacements map it instead of a transfer.
 /// Threads: one at a time.
 /// Errors: SystemError.
 class KeptMemory {
  public:
-  /// A range of one of the memories, the same on all ranks.
+  /// An offset in one of the memories, equal on all ranks.
   struct Place {
     std::size_t memory = 0;
     std::uint64_t offset = 0;
   };
-  /// Where a parameter begins.
+  /// Offset of a parameter.
   struct Binding {
     std::size_t parameter = 0;
     Place place = {};
   };
 
-  /// What lies under these parameters in this process.
+  /// The memories in which these parameters are in this process.
   explicit KeptMemory(std::vector<at::Tensor> parameters);
 
   const std::vector<std::shared_ptr<CopyMemory>>& memories() const { return memories_; }
   const std::vector<Binding>& bindings() const { return bindings_; }
-  /// Whether all trained parameters lie in it, but for those without elements: set_data() may have
-  /// moved some.
+  /// Whether all trained parameters with elements are in it; set_data() may have moved some.
   bool has_all_trained() const;
 
   std::optional<Place> find(const void* data) const;
-  /// The storage that begins there, as a byte tensor; of a parameter the one that bind() gives it.
+  /// The storage that begins there, as a byte tensor; for a parameter the one that bind() gives it.
   at::Tensor storage_at(const Place& place, std::uint64_t bytes) const;
-  /// On a rank that has received it: the parameters lie in it from now on.
+  /// On a rank that has received it: moves the parameters into it.
   void bind();
 
  private:
@@ -62,9 +61,10 @@ class KeptMemory {
   std::map<const std::byte*, at::Tensor> views_ = {};  ///< Of what was received, by address.
 };
 
-/// What all ranks keep, or receive from rank `source`: the same memory under the same parameters,
-/// in which each rank sees the state that all have. Nothing, on all ranks alike, where some do not.
-/// Collective, in a group whose ranks share memory. Errors: as Work::wait.
+/// What all ranks keep, or receive from rank `source`: the same memory with the same parameters, in
+/// which each rank sees the common state. Empty on all ranks if some have none. Collective, in a
+/// group whose ranks share memory.
+/// Errors: as Work::wait.
 std::optional<KeptMemory> keep_memory(const ProcessGroup& group, std::vector<at::Tensor> parameters,
                                       int source = 0, bool is_receiver = false);
 

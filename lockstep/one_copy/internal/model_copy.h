@@ -21,37 +21,37 @@
 
 namespace lockstep::inline internal {
 
-/// The parameters of a model and the state of its optimizer, once on a machine, in memory that all
-/// ranks of the group map. backward() leaves each rank's own gradients in memory that peers read; a
-/// step averages and updates each rank's share:
+/// The parameters of a model and the state of its optimizer, once per machine, in memory that all
+/// ranks of the group map. backward() leaves each rank's gradients in memory that peers read; a
+/// step averages them and updates each rank's shard:
 ///
-///   copy.begin_step(indices, …);          // meets all ranks
-///   copy.commit_step();                   // from now on the step happens
-///   … for each parameter: copy.adopt_state(…)
-///   … for each parameter: copy.part(i), copy.average(…), copy.run_chunk(…)
-///   copy.end_step();                      // meets all ranks again
+///     copy.begin_step(indices, …);          // waits for all ranks
+///     copy.commit_step();                   // from now on the step happens
+///     … for each parameter: copy.adopt_state(…)
+///     … for each parameter: copy.part(i), copy.average(…), copy.run_chunk(…)
+///     copy.end_step();                      // waits for all ranks again
 ///
-/// A step is a transaction. Where a rank is lost that has handed over its gradients, the others
-/// finish its share (StepLog) and the step ends as if it were there; they see the loss at the next
-/// collective. Where a rank has not, nothing is changed.
+/// A step is a transaction. If a lost rank has handed over its gradients, the others finish its
+/// shard (StepLog) and the step ends as if that rank were there; they see the loss in the next
+/// collective. If it has not, nothing is changed.
 ///
-/// What the program sees of parameters and state is copied on write: it may change them at any
-/// time. The next step publishes such a change, which all ranks must have made alike.
+/// The program's view of parameters and state is copied on write: it may change them at any time.
+/// The next step publishes such a change, which all ranks must have made equally.
 ///
-/// While a gradient is held, .grad is a tensor on the device `meta`, which has no elements to read:
-/// whatever does not know of the one copy fails instead of using one rank's gradient. Dropping or
-/// zeroing it gives the gradient up.
+/// While a gradient is held, .grad is a tensor on the device `meta`, which has no elements: code
+/// that does not know of the one copy fails instead of using one rank's gradient. Dropping or
+/// zeroing it discards the gradient.
 ///
 /// Threads: one at a time.
-/// Lifetime: the parameters keep their memory, as any other, when it is gone.
-/// Errors: UsageError for what the program must not do, naming the parameter; else as Work::wait.
+/// Lifetime: the parameters keep their memory when it is destroyed.
+/// Errors: UsageError with the parameter for what the program must not do; else as Work::wait.
 class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
  public:
   using Part = CopyLayout::Part;
-  /// What is averaged and updated at a time: half of a core's second cache.
+  /// Size of what is averaged and updated at once: half of a core's second-level cache.
   static constexpr std::int64_t kChunkBytes = 256 * 1024;
-  /// The same where a call of the update costs little: it stays in the first cache with the old
-  /// values, and the next chunk is fetched meanwhile (kAheadBytes of update_loops.h).
+  /// The same if a call of the update is cheap: it stays in the first-level cache with the old
+  /// values, and the next chunk is prefetched (kAheadBytes of update_loops.h).
   static constexpr std::int64_t kSmallChunkBytes = 4 * 1024;
 
   /// A parameter of a copy.
@@ -60,15 +60,15 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
     std::size_t index = 0;
   };
   static Place find(const at::Tensor& parameter);
-  /// Whether the process has any copy: without one find() need not be called.
+  /// Whether the process has any copy; if not, find() is not needed.
   static bool any();
 
-  /// Memory of a copy of an earlier generation, in which the parameters lie on all ranks; null:
-  /// there is none. Collective.
+  /// Memory of a copy of an earlier generation that has the parameters on all ranks; null: none.
+  /// Collective.
   static std::shared_ptr<CopyMemory> find_kept(const ProcessGroup& group,
                                                const std::vector<at::Tensor>& parameters);
-  /// Continues in `kept`, that of find_kept(); null: moves the parameters, which are the same bits
-  /// on all ranks, to a new one. Collective. `name`: "model 3".
+  /// Continues with `kept`, from find_kept(); null: moves the parameters, which must have equal
+  /// bits on all ranks, to a new memory. Collective. `name`: "model 3".
   /// Errors: UsageError for parameters that cannot be moved.
   static std::shared_ptr<ModelCopy> make(const ProcessGroup& group, const std::string& name,
                                          std::shared_ptr<CopyMemory> kept,
@@ -80,7 +80,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
 
   const std::string& name() const { return name_; }
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
-  /// The parameter as it lies in the copy, whatever the program has made of it.
+  /// The parameter in the copy, whatever the program has changed.
   const at::Tensor& view(std::size_t index) const { return views_[index]; }
   const std::string& name_of(std::size_t index) const { return names_[index]; }
 
@@ -90,94 +90,96 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   at::Tensor allocate_gradient(std::int64_t elements, at::ScalarType dtype) const {
     return memory_->gradients().allocate(elements, dtype);
   }
-  /// Whether all of it lies in such memory, without gaps.
+  /// Whether all of it is in such memory, without gaps.
   bool can_hold(const at::Tensor& gradient) const {
     return memory_->gradients().offset_of(gradient).has_value();
   }
-  /// Before autograd adds to the gradient. Errors: UsageError where that of the last backward()
-  /// was neither used nor given up.
+  /// Call it before autograd adds to the gradient.
+  /// Errors: UsageError if the gradient of the last backward() was neither used nor discarded.
   void before_gradient(std::size_t index);
-  /// Whether the gradient is held and was not given up since.
+  /// Whether the gradient is held and was not discarded since.
   bool holds_gradient(std::size_t index) const;
-  /// Takes this rank's gradient, of which can_hold() is true. It lies as the parameter does, and is
-  /// not written to any more. Undefined: there is none. The average is multiplied by `weight`, the
-  /// same on all ranks, also on those without a gradient.
+  /// Takes this rank's gradient, for which can_hold() must be true; it has the parameter's strides
+  /// and is not written to any more. Undefined: there is none. `weight` multiplies the average;
+  /// equal on all ranks, also on those without a gradient.
   void hold_gradient(std::size_t index, const at::Tensor& gradient, double weight = 1);
-  /// Forgets all gradients that are held.
+  /// Discards all held gradients.
   void give_up_gradients();
-  /// The averages over all ranks, as tensors of the caller's; undefined where no rank holds a
-  /// gradient. Collective.
+  /// The averages over all ranks, in new tensors; undefined if no rank holds a gradient.
+  /// Collective.
   std::vector<at::Tensor> averaged_gradients();
 
-  /// Sums of squares of all averages, the same bits on all ranks.
+  /// Sums of squares of all averages, with equal bits on all ranks.
   struct Squares {
     double current = 0;
     double of_backward = 0;  ///< before they were clipped or unscaled
   };
-  /// Averages this rank's part of the gradients where they lie, unless that was done. Afterwards
-  /// every rank holds the gradients that any rank had. Collective.
+  /// Averages this rank's part of the gradients in place, unless done. Afterwards every rank holds
+  /// the gradients that any rank had. Collective.
   Squares average_in_place(const std::vector<std::size_t>& indices);
-  /// The step and averaged_gradients() multiply the averages by `factor`. After average_in_place(),
-  /// the same on all ranks.
+  /// After average_in_place(): the step and averaged_gradients() multiply the averages by `factor`,
+  /// equal on all ranks.
   void scale_averages(const std::vector<std::size_t>& indices, float factor);
-  /// After average_in_place(): this rank's part of the averages, where they lie.
+  /// After average_in_place(): this rank's part of the averages, in place.
   at::Tensor averaged_part(std::size_t index);
-  /// After average_in_place(): elements of the averages are then within ±`most`. The same on all
-  /// ranks.
+  /// After average_in_place(): clamps the averages to ±`most`, equal on all ranks.
   void clamp_averages(const std::vector<std::size_t>& indices, double most);
 
   // A step.
 
-  /// Before any copy hands over. Errors: UsageError for a gradient that is this rank's alone, and
-  /// for a parameter that cannot be brought back to the copy.
+  /// Call it before any copy hands over its gradients.
+  /// Errors: UsageError for a gradient that only this rank has, and for a parameter that cannot be
+  /// returned to the copy.
   void check_step(const std::vector<std::size_t>& indices);
-  /// Meets all ranks, which step the same parameters.
-  /// Errors: UsageError on all ranks for a change that ranks did not make alike, and for gradients
-  /// that were not exchanged; as Work::wait for a rank that has not handed over its gradients.
-  /// Nothing is changed then.
-  /// `digest`: of what must be the same on all ranks, as options and steps of the optimizer.
-  /// `decider`: the first copy of the step, on which is decided whether it happens.
+  /// Waits for all ranks, which must step the same parameters. `digest`: of what must be equal on
+  /// all ranks, as options and steps of the optimizer. `decider`: the first copy of the step, which
+  /// decides whether it happens.
+  /// Errors: UsageError on all ranks for a change that ranks did not make equally, and for
+  /// gradients that were not exchanged; as Work::wait for a rank that has not handed over its
+  /// gradients. Nothing is changed then.
   void begin_step(const std::vector<std::size_t>& indices, std::uint64_t digest,
                   ModelCopy& decider);
   /// Of the decider: decides whether the step happens, unless a peer has decided. A step for which
-  /// this rank has not handed over does not happen.
+  /// this rank has not handed over its gradients does not happen.
   Decision decide_step(Decision wanted) {
     return deciding_ == 0 ? Decision::kVoid : log_->decide(deciding_, wanted);
   }
   bool is_refused() const { return log_->is_decided(deciding_, Decision::kVoid); }
-  /// A step that does not happen because of a peer. Errors: PeerFailed.
+  /// A peer has prevented the step.
+  /// Errors: PeerFailed.
   [[noreturn]] void throw_void_step() const;
-  /// The step happens: publishes what programs have changed of this rank's share.
+  /// The step happens: publishes the programs' changes to this rank's shard.
   void commit_step();
-  /// This rank's share is updated.
+  /// This rank's shard is updated.
   void complete_share();
-  /// Meets all ranks: everything is updated. The gradients of the step are given up.
-  /// `run_share`: updates the share that part() is of then, after a rank was lost. Errors: as
-  /// Work::wait, with shares half updated; there is no further step then.
+  /// Waits for all ranks: everything is updated. Discards the gradients of the step. `run_share`:
+  /// after a rank was lost, updates the shard that part() then returns.
+  /// Errors: as Work::wait, with shards partly updated; no further step is possible then.
   void end_step(const std::function<void()>& run_share);
   /// Ends a step that does not happen.
   void abandon_step() noexcept;
-  /// Ends a step of which this rank cannot make its part: its peers finish it. The group ends.
+  /// Ends a step of which this rank cannot make its part: its peers finish it. The group fails.
   void leave_step() noexcept;
-  /// Between two steps: there is no further one. Peers do not wait for this rank.
+  /// Between two steps: no further one. Peers do not wait for this rank.
   void leave() noexcept;
-  /// Shares may be half updated, for good.
+  /// Whether shards may be partly updated, permanently.
   bool is_torn() const { return memory_->is_torn(); }
-  /// Whether the ranks of its group see it, but for what programs have changed since the last step.
+  /// Whether the ranks of its group use it; no rank was lost.
   bool is_in_use() const { return !is_broken_; }
-  /// By parameter: 0, or a hash where this rank's program has changed it since.
+  /// By parameter: 0, or a hash if this rank's program has changed it since the last step.
   std::vector<std::uint64_t> hashes_of_changes() const;
-  /// While another copy's share of a lost rank is run: part() is empty.
+  /// While a lost rank's shard of another copy is updated: part() is empty.
   void set_idle(bool is_idle) { running_share_ = is_idle ? kNoShare : group_.rank(); }
 
   /// In a step: whether any rank has a gradient.
   bool is_reached(std::size_t index) const { return !sources_[index].empty(); }
-  /// The elements of the parameter in the share that this rank updates: its own, but in end_step().
+  /// The elements of the parameter in the shard that this rank updates: its own, except in
+  /// end_step().
   Part part(std::size_t index) const {
     return running_share_ == kNoShare ? Part{} : layout_.part(index, running_share_);
   }
-  /// Calls `write`, which overwrites these parts of the shared memory: what they were is kept until
-  /// it returns. All ranks divide a share into the same chunks. kChunkBytes of parameters at most.
+  /// Calls `write`, which overwrites these parts of the shared memory; keeps their old values until
+  /// it returns. All ranks divide a shard into the same chunks. At most kChunkBytes of parameters.
   using Piece = StepLog::Piece;
   template <class Write>
   void run_chunk(std::span<const Piece> pieces, Write&& write) {
@@ -189,36 +191,38 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
                                                  memory_->shared().data()),
             .bytes = bytes};
   }
-  /// Averages elements of the gradient of all ranks, in rank order, to `target`; kChunkBytes at
-  /// most.
+  /// Averages elements of all ranks' gradients, in rank order, into `target`; at most kChunkBytes.
   void average(std::size_t index, std::int64_t begin, std::int64_t elements,
                std::byte* target) const;
-  /// Two numbers for each kSumElements of a parameter can be added up.
+  /// add_up() has space for two numbers per kSumElements of a parameter.
   static constexpr std::int64_t kSumElements = std::int64_t{1} << 15;
-  /// Adds up numbers of which each is of one rank, and 0 on the others, between begin_step() and
-  /// commit_step(). Collective. Errors: as begin_step().
+  /// Sums numbers of which each is from one rank, and 0 on the others, between begin_step() and
+  /// commit_step(). Collective.
+  /// Errors: as begin_step().
   void add_up(std::span<double> sums);
-  /// Instead of the next add_up(): the step does not happen, and that of peers throws PeerFailed.
+  /// Call it instead of the next add_up(): the step does not happen, and that of peers throws
+  /// PeerFailed.
   void refuse_step() noexcept;
   /// kChunkBytes, aligned to a cache line.
   std::byte* scratch() const { return scratch_.get(); }
 
-  /// The shared memory of an element of part().
+  /// Address in the shared memory of an element of part().
   std::byte* parameter_at(std::size_t index, std::int64_t element) const {
     return shared(layout_.parameter(index)) + element * element_bytes_of(index);
   }
   std::byte* state_at(std::size_t index, std::size_t k, std::int64_t element) const;
 
-  /// Before commit_step(): all that may fail in adopt_state(). Errors: UsageError for the state of
-  /// another optimizer that has lost its place here; SystemError where memory is short.
+  /// Before commit_step(): does everything that may fail in adopt_state().
+  /// Errors: UsageError for the state of another optimizer that is no longer here; SystemError if
+  /// memory is short.
   void prepare_state(std::size_t index, std::size_t k, const at::Tensor& kept,
                      at::ScalarType dtype) const;
-  /// Of the elements of a state that adopt_state() would take over, as a whole number that a double
-  /// holds; 0: it has nothing to take over. Ranks must not take over parts of different states.
+  /// Digest of the elements of a state that adopt_state() would copy, as an integer in a double; 0:
+  /// nothing to copy. Ranks must not copy parts of different states.
   double digest_of_new_state(std::size_t index, std::size_t k, const at::Tensor& kept) const;
-  /// Makes the copy's state k that of the parameter: where `kept`, the optimizer's, is another
-  /// tensor, takes over this rank's part of it; where it is undefined, fills in `initial`. Returns
-  /// the tensor that the optimizer keeps from now on. `kept`: dense, in the parameter's order.
+  /// Makes the copy's state k the parameter's. If `kept`, the optimizer's, is another tensor,
+  /// copies this rank's part of it; if it is undefined, fills in `initial`. Returns the tensor that
+  /// the optimizer keeps from now on. `kept`: dense, in the parameter's order.
   at::Tensor adopt_state(std::size_t index, std::size_t k, const at::Tensor& kept,
                          at::ScalarType dtype, double initial);
 
@@ -247,7 +251,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   Squares average_part(std::size_t index);
 
   void check_gradients_are_held(const char* call, const std::vector<std::size_t>& indices) const;
-  /// Says where this rank's gradients at `indices` lie, and learns it of all ranks.
+  /// Publishes the offsets of this rank's gradients at `indices`, and reads those of all ranks.
   void gather_places(const std::vector<std::size_t>& indices);
   void hand_over(const std::vector<std::size_t>& indices, std::uint64_t digest);
   void meet_in_step(const char* what);
@@ -343,11 +347,11 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   std::vector<std::vector<const std::byte*>> sources_;
 };
 
-/// The parameters of which this process has one copy with others, and the others.
+/// The parameters that are in copies of this process, and the ordinary ones.
 struct CopyPlaces {
   explicit CopyPlaces(const std::vector<at::Tensor>& parameters);
 
-  /// As ModelCopy's, of all copies.
+  /// See ModelCopy, for all copies.
   ModelCopy::Squares average_in_place() const;
   void scale_averages(float factor) const;
   void clamp_averages(double most) const;
@@ -364,18 +368,19 @@ struct CopyPlaces {
   std::vector<at::Tensor> ordinary = {};
 };
 
-/// The averages over all ranks: of one copy per machine copies, of others what .grad holds.
-/// Collective where there is a copy.
+/// The averages over all ranks: copies for one copy per machine, else what .grad holds. Collective
+/// if there is a copy.
 std::vector<at::Tensor> averaged_gradients_of(const std::vector<at::Tensor>& parameters);
 
-/// Of a step of an optimizer: the steps of all copies of which it updates parameters, as one.
+/// A step of an optimizer: the steps of all copies whose parameters it updates, as one transaction.
 /// Errors: as ModelCopy.
 class CopySteps {
  public:
   CopySteps() = default;
   CopySteps(const CopySteps&) = delete;
   CopySteps& operator=(const CopySteps&) = delete;
-  /// Where the step did not end: it does not happen on any rank, or the peers make it alone.
+  /// If the step did not end: it does not happen on any rank, or the peers make it without this
+  /// rank.
   ~CopySteps();
 
   /// `parameters`: all of the optimizer's. `digest`: as ModelCopy::begin_step().

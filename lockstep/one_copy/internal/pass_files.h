@@ -9,17 +9,17 @@
 
 namespace lockstep::inline internal {
 
-/// Who passes memory files to whom, the same on all ranks but for `is_receiver`.
+/// Which rank passes memory files to which; equal on all ranks except `is_receiver`.
 struct FilePassing {
   int source = 0;
-  int receivers = 0;  ///< How many ranks receive; the source is none.
+  int receivers = 0;  ///< Number of ranks that receive, without the source.
   bool is_receiver = false;
-  std::size_t files = 0;  ///< To each.
+  std::size_t files = 0;  ///< Number per receiver.
 };
 
-/// Passes memory files from one rank to others of the same machine. Collective. `own`: on the
-/// source, the files. Returns those that this rank has received.
-/// Errors: SystemError on a rank that could not receive them; as Work::wait where a rank is lost.
+/// Passes memory files from one rank to others of the same machine; returns those that this rank
+/// has received. `own`: on the source, the files. Collective.
+/// Errors: SystemError on a rank that could not receive them; as Work::wait if a rank is lost.
 std::vector<UniqueFd> pass_files(const ProcessGroup& group, const FilePassing& passing,
                                  std::span<const int> own);
 

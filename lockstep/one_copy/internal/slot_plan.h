@@ -5,10 +5,10 @@
 
 namespace lockstep::inline internal {
 
-/// Which slot each rank has from now on, all of them different; nothing where there are too few.
-/// `had`: by rank, the slot that it had before, or a negative number. `is_held`: by slot, whether a
-/// living process holds it. A rank keeps its own, unless a rank before it has that one; the others
-/// take the first that nobody has or holds.
+/// Assigns a different slot to each rank; empty if there are too few. `had`: by rank, its previous
+/// slot, or a negative number. `is_held`: by slot, whether a live process holds it. A rank keeps
+/// its slot, unless an earlier rank has it; the others get the first that is neither assigned nor
+/// held.
 std::optional<std::vector<int>> assign_slots(const std::vector<int>& had,
                                              const std::vector<bool>& is_held);
 

@@ -16,22 +16,22 @@
 namespace lockstep::inline internal {
 
 /// What the ranks of a machine write about the steps of one copy, in memory that all of them map:
-/// which rank has handed over its gradients, whether the step happens, how far each share is
-/// updated, and the old values of the chunk that is under way (an undo log). Whatever instruction a
-/// rank is killed at, the others find here how to finish its share or that nothing was changed.
+/// which rank has handed over its gradients, whether the step happens, how far each shard is
+/// updated, and the old values of the current chunk (an undo log). If a rank is killed at any
+/// instruction, the others find here how to finish its shard, or that nothing was changed.
 ///
-/// Zeroed memory is the state at the start. Steps have numbers from 1, ascending.
+/// Zeroed memory is the initial state. Steps are numbered from 1, ascending.
 /// Threads: one at a time.
 /// Lifetime: the memory must outlive it.
-/// Errors: SystemError where memory for old values is short.
+/// Errors: SystemError if memory for old values is short.
 class StepLog {
  public:
   static constexpr std::size_t kMostRanks = 64;
   struct Sizes {
     int ranks = 1;
-    std::uint64_t record_words = 0;  ///< Of what a rank hands over, at most.
-    std::uint64_t pieces = 0;        ///< Of a chunk, at most.
-    std::uint64_t undo_bytes = 0;    ///< Of a chunk's old values, at most.
+    std::uint64_t record_words = 0;  ///< Maximum of what a rank hands over.
+    std::uint64_t pieces = 0;        ///< Maximum of a chunk.
+    std::uint64_t undo_bytes = 0;    ///< Maximum of a chunk's old values.
   };
   /// A range of memory that a chunk overwrites.
   struct Piece {
@@ -39,54 +39,54 @@ class StepLog {
     std::uint64_t bytes = 0;
   };
 
-  /// A multiple of the largest page.
+  /// Size of the log, a multiple of the largest page.
   static std::uint64_t bytes(const Sizes& sizes);
 
-  /// The log lies in `memory`; pieces are ranges of `written`.
+  /// The log is in `memory`; pieces are ranges of `written`.
   StepLog(const SharedMapping& memory, const SharedMapping& written, const Sizes& sizes, int rank);
   /// As leave().
   ~StepLog();
   StepLog(const StepLog&) = delete;
   StepLog& operator=(const StepLog&) = delete;
 
-  // Who takes part.
+  // Membership.
 
-  /// From now on peers see when this process ends.
+  /// From now on peers notice when this process ends.
   void join();
-  /// This rank writes no more: peers finish its share.
+  /// This rank writes no more: peers finish its shard.
   void leave() noexcept;
   bool is_present(int rank) const;
   bool all_are_present() const { return absent_ranks().empty(); }
   std::vector<int> absent_ranks() const;
 
-  // The start of a step. What a rank hands over stays until it hands over a second time.
+  // Start of a step. A rank's record stays valid until it hands over a second time.
 
   std::span<std::int64_t> own_record(std::uint64_t step) const { return record(rank_, step); }
   std::span<std::int64_t> record(int rank, std::uint64_t step) const;
   void hand_over(std::uint64_t step);
   bool has_handed_over(int rank, std::uint64_t step) const;
-  /// For a rank that could not wait for the others in the usual way: whether the step can happen.
-  /// Waits for ranks that live, until the deadline at most.
+  /// For a rank that could not wait for the others as usual: whether the step can happen. Waits for
+  /// live ranks, at most until the deadline.
   Decision await_hand_over(std::uint64_t step, Deadline deadline) const;
-  /// Decides that the step happens, or not, unless that is decided. Returns what is.
+  /// Decides whether the step happens, unless that is decided. Returns the decision.
   Decision decide(std::uint64_t step, Decision wanted);
   bool is_decided(std::uint64_t step, Decision decision) const;
   /// Of a void step: the rank that decided it.
   int decider() const;
 
-  // Shares.
+  // Shards.
 
-  /// Takes the memory for old values of this rank's share, of which a chunk has at most
-  /// `share_bytes`: no chunk fails for it then.
+  /// Allocates the memory for old values of this rank's shard, at most `share_bytes` per chunk, so
+  /// that no chunk fails for lack of it.
   void prepare_undo(std::uint64_t share_bytes) {
     populate(rank_, std::min(share_bytes, sizes_.undo_bytes));
   }
   bool is_complete(int of_share, std::uint64_t step) const {
     return position(of_share, step).stage == SharePosition::Stage::kComplete;
   }
-  /// Runs shares of ranks that are gone until all shares of the step are complete. Returns false
-  /// where a rank that lives has not completed its own when the deadline passes.
-  /// `run_share(rank)`: makes a ShareRun and takes it to its end.
+  /// Updates shards of lost ranks until all shards of the step are complete. Returns false if a
+  /// live rank has not completed its own at the deadline. `run_share(rank)`: creates a ShareRun and
+  /// completes it.
   template <class RunShare>
   bool finish_shares(std::uint64_t step, Deadline deadline, RunShare&& run_share) {
     for (;;) {
@@ -109,7 +109,7 @@ class StepLog {
 
   struct Share;
   struct Head;
-  /// Offsets, and bytes of what each rank or share has.
+  /// Offsets, and sizes per rank or shard.
   struct Places {
     std::uint64_t shares, records, pieces, undo, end;
     std::uint64_t record_bytes, pieces_bytes, undo_bytes;
@@ -138,12 +138,13 @@ class StepLog {
   std::vector<std::uint64_t> populated_;  ///< By share, of the old values, by this process.
 };
 
-/// Updates a share of a step chunk by chunk: the own one, or what another rank has left of its.
-/// The chunks of a share are the same whoever runs it.
-/// Lifetime: the log must outlive it. Errors: SystemError as StepLog; what the functions throw.
+/// Updates a shard of a step chunk by chunk: this rank's, or the rest of a lost rank's. The chunks
+/// of a shard are the same on every rank.
+/// Lifetime: the log must outlive it.
+/// Errors: SystemError as StepLog; what the functions throw.
 class ShareRun {
  public:
-  /// Restores the chunk that is torn.
+  /// Restores a partly updated chunk.
   ShareRun(StepLog& log, std::uint64_t step, int share);
 
   int share() const { return share_; }

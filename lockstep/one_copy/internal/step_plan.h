@@ -3,17 +3,17 @@
 #include <cstdint>
 #include <span>
 
-/// What a rank makes of the words that ranks write about a step (StepLog), as pure functions: all
-/// survivors of a rank decide alike.
+/// How a rank interprets what ranks write about a step (StepLog), as pure functions: all survivors
+/// make the same decisions.
 namespace lockstep::inline internal {
 
-/// How far a share of a step is updated. In one word, so that a rank that is killed at any
-/// instruction leaves one that can be read.
+/// How far a shard of a step is updated, in one word, so that a rank killed at any instruction
+/// leaves a valid one.
 struct SharePosition {
   enum class Stage : std::uint8_t {
-    kUnprepared,  ///< Its first values may be missing, which whoever runs the share writes again.
-    kSettled,     ///< `chunks` are updated, the others untouched.
-    kTorn,        ///< As that, but the next may be half updated: its old values are kept.
+    kUnprepared,  ///< Its first values may be missing; the rank that updates it writes them again.
+    kSettled,     ///< `chunks` are updated, the others unchanged.
+    kTorn,        ///< The same, but the next may be partly updated: its old values are kept.
     kComplete,
   };
 
@@ -31,7 +31,7 @@ struct SharePosition {
             .stage = static_cast<Stage>(word & 3),
             .chunks = static_cast<std::uint32_t>(word >> 2) & kMostChunks};
   }
-  /// A word of an earlier step says that this one has not begun.
+  /// A word of an earlier step means that this one has not begun.
   static SharePosition in_step(std::uint64_t step, std::uint64_t word) {
     const SharePosition written = of(word);
     return written.step == step ? written : SharePosition{.step = step};
@@ -39,18 +39,19 @@ struct SharePosition {
   bool operator==(const SharePosition&) const = default;
 };
 
-/// Whether a step happens. The first rank to write it decides for all.
+/// Whether a step happens. The first rank that writes it decides for all.
 enum class Decision : std::uint8_t { kOpen, kUpdate, kVoid };
 
+/// What a rank has written about a step.
 struct RankInStep {
-  bool is_present = true;  ///< Else the rank ended or left: what it wrote does not change any more.
-  bool has_handed_over = false;  ///< Its gradients, and all else that peers need of it.
+  bool is_present = true;        ///< If false, it ended or left: what it wrote is final.
+  bool has_handed_over = false;  ///< Its gradients, and everything else that peers need of it.
 };
 
-/// Whether the step can happen; kOpen: a rank that lives may hand over yet.
+/// Whether the step can happen; kOpen: a live rank has not handed over yet.
 Decision decide_step(std::span<const RankInStep> ranks);
 
-/// What a rank should do about a share of a step that happens.
+/// What a rank should do about a shard of a step that happens.
 enum class ShareTask : std::uint8_t { kNothing, kWait, kTakeOver };
 ShareTask plan_share(const SharePosition& position, bool runner_is_present);
 

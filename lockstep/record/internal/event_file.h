@@ -11,23 +11,25 @@
 
 namespace lockstep::inline internal {
 
+/// Options of EventFile.
 struct EventFileOptions {
-  /// Where a run goes on that had come further, or may have: what files before this one have of
-  /// this step and later ones TensorBoard then leaves out. Unset: nothing of it.
+  /// First step of a resumed run that may have been further before: TensorBoard then ignores this
+  /// step and later ones in earlier files. Unset: nothing is ignored.
   std::optional<std::int64_t> purge_step = std::nullopt;
-  /// Events are written when so much time has passed since they last were, or 64 KiB are there.
+  /// Interval between writes; 64 KiB of events are written earlier.
   std::chrono::milliseconds flush_interval = std::chrono::seconds(10);
 };
 
-/// A file of events as TensorBoard reads them, a new one for each run of a program:
+/// A file of events for TensorBoard, a new one for each run of a program:
 /// <folder>/events.out.tfevents.<seconds since 1970>.<machine>.<process>.<number in it>. The name
-/// sorts after those of the event files in the folder; if need be, its time is later than now.
-/// Threads: one at a time. Errors: SystemError when the folder cannot be made or written, also in a
-/// later call, as when the disk is full.
+/// sorts after those of the event files in the folder, if needed with a later time than now.
+/// Threads: one at a time.
+/// Errors: SystemError if the folder cannot be created or written, also in a later call, as with a
+/// full disk.
 class EventFile {
  public:
   explicit EventFile(const std::filesystem::path& folder, const EventFileOptions& options = {});
-  /// As flush(), with a warning in the log in place of an error.
+  /// Like flush(), but logs a warning instead of an error.
   ~EventFile();
   EventFile(const EventFile&) = delete;
   EventFile& operator=(const EventFile&) = delete;

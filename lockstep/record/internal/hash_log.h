@@ -9,7 +9,7 @@
 
 #include "lockstep/os/files/append_lines.h"
 
-/// The hashes of a training run's tensors after its steps, by which `lockstep replay` compares.
+/// Hashes of a training run's tensors after its steps, which `lockstep replay` compares.
 namespace lockstep::inline internal {
 
 struct TensorHash {
@@ -29,12 +29,15 @@ struct StartedProgram {
 /// This process. Errors: SystemError.
 StartedProgram describe_own_program();
 
-/// hashes.jsonl of a training run, to which each start of the program appends a line of JSON, and
-/// then one for each step that is logged:
-/// {"event": "begin", "step": 0, "ranks": 2, "logical_shards": 8, "directory": "/runs/digits",
-/// "program": "/bin/train", "arguments": [], "working_directory": "/home"},
-/// {"step": 1, "tensors": {"fc.weight": "00c5a2e9f01b3d47", …}}.
-/// Threads: one. Errors: SystemError (disk full).
+/// Writes hashes.jsonl of a training run: a line of JSON for each start of the program, then one
+/// for each logged step:
+///
+///     {"event": "begin", "step": 0, "ranks": 2, "logical_shards": 8, "directory": "/runs/digits",
+///      "program": "/bin/train", "arguments": [], "working_directory": "/home"}
+///     {"step": 1, "tensors": {"fc.weight": "00c5a2e9f01b3d47", …}}
+///
+/// Threads: one at a time.
+/// Errors: SystemError (disk full).
 class HashLog {
  public:
   explicit HashLog(const std::filesystem::path& folder);
@@ -53,7 +56,7 @@ class HashLog {
   LineLog log_;
 };
 
-/// What a log holds. After a resume the steps behind its snapshot are those of the newer run.
+/// The content of a log. After a resume the steps after its snapshot are those of the newer run.
 struct LoggedHashes {
   struct Step {
     std::size_t run = 0;  ///< which of `runs` made it
@@ -63,11 +66,11 @@ struct LoggedHashes {
   std::map<std::int64_t, Step> steps;
 };
 
-/// A last line that is cut off is left out. Errors: UsageError where there is no log; CorruptFile,
-/// naming the line; SystemError.
+/// Ignores an incomplete last line.
+/// Errors: UsageError if there is no log; CorruptFile with the line; SystemError.
 LoggedHashes read_hashes(const std::filesystem::path& folder);
 
-/// Where one run has other bits than another.
+/// First difference between two runs.
 struct HashDifference {
   std::int64_t step = 0;
   std::string tensor;  ///< the first that differs, in the order of `expected`
@@ -75,7 +78,7 @@ struct HashDifference {
   std::size_t tensors = 0;
 };
 
-/// The first step with a difference, of those that both have. Pure.
+/// The first step with a difference among those that both have. Pure.
 std::optional<HashDifference> first_difference(const LoggedHashes& expected,
                                                const LoggedHashes& actual);
 

@@ -6,7 +6,7 @@
 
 namespace lockstep::inline internal {
 
-/// A line of a .jsonl file, its end included. Bytes that are not UTF-8 are replaced.
+/// A line of a .jsonl file, with its newline. Replaces bytes that are not UTF-8.
 inline std::string json_line(const nlohmann::ordered_json& value) {
   return value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }

@@ -9,8 +9,8 @@
 
 namespace lockstep::inline internal {
 
-/// Protocol Buffers' wire format, as much of it as event files need: fields one behind the other,
-/// each with its number in the message's .proto file.
+/// Writes Protocol Buffers' wire format, as far as event files need it: a sequence of fields, each
+/// with its number in the message's .proto file.
 class ProtoMessage {
  public:
   ProtoMessage& add_integer(int field, std::int64_t value);
@@ -33,7 +33,7 @@ class ProtoMessage {
   std::string bytes_;
 };
 
-/// The number's bytes, the lowest first.
+/// Appends the number's bytes, lowest first.
 template <std::unsigned_integral Number>
 void append_little_endian(std::string& bytes, Number value) {
   for (std::size_t i = 0; i < sizeof value; ++i) {

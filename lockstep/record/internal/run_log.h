@@ -10,10 +10,15 @@
 
 namespace lockstep::inline internal {
 
-/// runs.jsonl of a training: a line of JSON for each beginning and end of a run, with what it ran
-/// on: {"event": "begin", "time": 1763885000.5, "step": 0, "ranks": 2, "machine": {…}, "versions":
-/// {"lockstep": "0.1.0", "libtorch": "2.13.0"}}, {"event": "end", "time": …, "step": 120, "how":
-/// "ended"}. A run that was killed has no end. Threads: one. Errors: SystemError.
+/// Writes runs.jsonl of a training run: a line of JSON for each start and end, with the machine:
+///
+///     {"event": "begin", "time": 1763885000.5, "step": 0, "ranks": 2, "machine": {…},
+///      "versions": {"lockstep": "0.1.0", "libtorch": "2.13.0"}}
+///     {"event": "end", "time": …, "step": 120, "how": "ended"}
+///
+/// A run that was killed has no end.
+/// Threads: one at a time.
+/// Errors: SystemError.
 class RunLog {
  public:
   explicit RunLog(const std::filesystem::path& folder);
@@ -21,10 +26,10 @@ class RunLog {
   struct Begin {
     std::int64_t step = 0;  ///< steps that were made before
     int ranks = 1;
-    /// Beside Lockstep's.
+    /// Versions besides Lockstep's.
     std::vector<std::pair<std::string, std::string>> versions = {};
   };
-  /// With a description of this machine.
+  /// Adds a description of this machine.
   void begin(const Begin& begin);
   /// `how`: "ended", "stopped: …", "error: …", for people.
   void end(std::int64_t step, const std::string& how);

@@ -10,17 +10,17 @@
 
 namespace lockstep::inline internal {
 
-/// What a trace of LibTorch's profiler says of itself.
+/// Header of a trace of LibTorch's profiler.
 struct TraceHead {
-  /// As lockstep::Trace names the process, "rank 1", or PyTorch's own distributedInfo.
+  /// From the process name of lockstep::Trace, "rank 1", or PyTorch's distributedInfo.
   std::optional<int> rank = std::nullopt;
   std::string host = {};
-  /// What all times of the trace are counted from, since 1970.
+  /// Start of all times in the trace, in ns since 1970.
   std::int64_t base_ns = 0;
 };
 
-/// Reads a trace event by event, however large it is: each is given away as it comes. Errors:
-/// SystemError; CorruptFile for what is no such trace.
+/// Reads a trace event by event, of any size, and passes each to `on_event`.
+/// Errors: SystemError; CorruptFile for a file that is no such trace.
 TraceHead read_trace(const std::filesystem::path& path,
                      const std::function<void(nlohmann::json&)>& on_event);
 

@@ -4,7 +4,7 @@
 
 namespace lockstep::inline internal {
 
-/// What this machine takes for the time, in seconds since 1970: to be told, not to be waited by.
+/// This machine's time in seconds since 1970: for display, not for timeouts.
 inline double wall_seconds() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration<double>(now).count();

@@ -22,33 +22,35 @@
 
 namespace lockstep::inline internal {
 
-/// What StepRecovery asks of the training that it recovers.
+/// StepRecovery's interface to the training that it recovers.
 class RecoverableTraining : public MovableState {
  public:
-  /// All of the model's, or models'; the same on all ranks.
+  /// All parameters of the model or models; equal on all ranks.
   virtual std::vector<at::Tensor> parameters() = 0;
-  /// Updates of the parameters that a value() has behind it.
+  /// Number of updates of the parameters in a value().
   virtual std::int64_t steps_of(const c10::IValue& value) const = 0;
-  /// At a boundary: what a void step goes back to.
+  /// Records the state that a discarded step is rolled back to. At a boundary.
   virtual void remember() = 0;
-  /// Back to the last remember(). False where parameters have changed since and are of no step.
+  /// Rolls back to the last remember(). Returns false if parameters have changed since outside a
+  /// step.
   virtual bool go_back() = 0;
-  /// Lets go of all that uses the group, which has ended; `group` stands in for it.
+  /// Releases everything that uses the group, which has failed; `group` is its stand-in.
   virtual void drop_group(const ProcessGroup& group) = 0;
-  /// Everything uses `group` from now on. Collective in it. `at_boundary`: the training goes on
-  /// from its state; otherwise the program is in code between two steps.
+  /// Everything uses `group` from now on. Collective in it. `at_boundary`: training continues from
+  /// its state; else the program is in code between two steps.
   virtual void set_group(const ProcessGroup& group, bool at_boundary) = 0;
-  /// Updates of the parameters so far.
+  /// Number of updates of the parameters so far.
   virtual std::int64_t steps() const = 0;
-  /// A number of the boundary, another one for each: the same in a run that is resumed from a
+  /// A number of the boundary, different for each, and equal in a run that is resumed from a
   /// snapshot.
   virtual std::int64_t place() const = 0;
 
-  /// Steps of the newest snapshot that load_snapshot() would look at; -1: there is none.
+  /// Steps of the newest snapshot that load_snapshot() would consider; -1: none.
   virtual std::int64_t newest_snapshot(const ProcessGroup& /*group*/) { return -1; }
-  /// Collective: replaces the state by that of the newest snapshot that is complete, and returns
-  /// its steps; -1: there is none. Errors: CorruptFile where snapshots are there and none is
-  /// complete, unless `has_memory`: there is another source.
+  /// Replaces the state by that of the newest complete snapshot, and returns its steps; -1: there
+  /// is none. Collective.
+  /// Errors: CorruptFile if there are snapshots and none is complete, unless `has_memory`: there is
+  /// another source.
   virtual std::int64_t load_snapshot(const ProcessGroup& /*group*/, bool /*has_memory*/) {
     return -1;
   }
@@ -56,28 +58,29 @@ class RecoverableTraining : public MovableState {
   virtual void save_snapshot(const ProcessGroup& /*group*/) {}
 };
 
+/// Options of StepRecovery.
 struct StepRecoveryOptions {
   InitOptions init = {};
   std::uint64_t seed = 0;
   int memory_every = 0;
   int check_replicas_every = 0;
-  /// Steps from one save_snapshot() to the next; 0: none.
+  /// Number of steps from one save_snapshot() to the next; 0: none.
   int save_every = 0;
 };
 
-/// Lets a training loop survive the death of its ranks. The loop calls it at boundaries; between
-/// two of them lies a step, or the code between two epochs. The decisions are those of
-/// step_machine.h.
+/// Recovers a training loop when ranks fail. The loop calls it at boundaries; between two of them
+/// is a step, or the code between two epochs. step_machine.h makes the decisions.
 ///
-/// A program's own loop: join(), activate(), boundary(). When a collective fails, the program's
-/// code goes on to the next boundary, where it holds no batch, with a stand-in for the group, and
-/// nothing of the step in flight counts. There the process joins the next generation, takes the
-/// most advanced state of any rank, and the program repeats the step.
+/// A program's own loop: join(), activate(), boundary(). When a collective fails, the program
+/// continues to the next boundary with a stand-in for the group, and the step in flight is
+/// discarded. There the process joins the next generation, takes the most advanced state of any
+/// rank, and the program repeats the step.
 ///
-/// A loop that repeats a step which throws: begin(), recover(), boundary(). Any rank's state is
-/// that of all from the first boundary on, and the process is there again when recover() returns.
+/// A loop that repeats a step that throws: begin(), recover(), boundary(). From the first boundary
+/// on any rank's state is that of all, and the process is at that boundary again when recover()
+/// returns.
 /// Threads: the training thread.
-/// Lifetime: `training` must outlive it. One a process.
+/// Lifetime: `training` must outlive it. One per process.
 class StepRecovery {
  public:
   StepRecovery(RecoverableTraining& training, StepRecoveryOptions options);
@@ -89,61 +92,65 @@ class StepRecovery {
   /// has its link.
   static bool is_offered();
 
-  /// Joins the job and returns the default group: in a process that joins a training a stand-in.
+  /// Joins the job and returns the default group; a stand-in in a process that joins a running
+  /// training.
   /// Errors: as init_process_group.
   ProcessGroup join();
-  /// Joins the job in a loop that repeats steps. As boundary(): all ranks are together when it
-  /// returns, or the training is over already (RecoveryPhase::kEnded). Errors: as boundary().
+  /// Joins the job in a loop that repeats steps. When it returns, all ranks are at a boundary, or
+  /// training is complete (RecoveryPhase::kEnded).
+  /// Errors: as boundary().
   void begin();
-  /// From RecoveryPhase::kInactive: the training is one that can be recovered.
+  /// From RecoveryPhase::kInactive: training can be recovered from now on.
   void activate();
-  /// Where it is not: errors are the program's own from now on.
+  /// Training cannot be recovered: errors are the program's own from now on.
   void deactivate();
 
   RecoveryPhase phase() const { return state_.phase; }
-  /// As RecoveryState.
+  /// See RecoveryState.
   bool is_discarding() const { return state_.is_discarding(); }
   bool has_lost_group() const { return state_.has_lost_group(); }
   bool is_active() const { return state_.is_active(); }
-  /// The training is over; what the program still does in loops does not count.
+  /// Training is complete; what the program still does in loops is discarded.
   bool is_finishing() const { return state_.phase == RecoveryPhase::kFinishing; }
   /// Whether this process writes and prints for the job.
   bool is_main() const { return state_.is_main; }
-  /// This process's rank and world size in the job, also where a stand-in is in use.
+  /// This process's rank and world size in the job, also while a stand-in is used.
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
   std::int64_t recoveries() const { return state_.recoveries; }
-  /// This process has all of the state of the last boundary, or between two of the last step.
+  /// This process has the whole state of the last boundary, or between two boundaries of the last
+  /// step.
   bool holds_state() const { return state_.held == HeldState::kWhole; }
-  /// A recovery that is under way began at a boundary.
+  /// Whether a running recovery began at a boundary.
   bool is_at_boundary() const { return state_.is_at_boundary; }
 
-  /// The program begins a step with updates of the parameters; it ends with the next boundary.
+  /// The program begins a step with updates of the parameters; the next boundary ends it.
   void begin_step() { state_.progress = StepProgress::kOpen; }
   bool is_in_step() const { return state_.progress != StepProgress::kNone; }
-  /// Whether the updates of the step under way are complete.
+  /// Whether the updates of the current step are complete.
   void set_step_complete(bool complete) {
     if (is_in_step()) state_.progress = complete ? StepProgress::kComplete : StepProgress::kOpen;
   }
 
-  /// A collective of the program has failed; called where `error` is caught. True: the program's
-  /// code goes on, with harmless values. False: the error is the program's.
+  /// A collective of the program has failed; call it in the catch block. True: the program
+  /// continues, with harmless values. False: the error is the program's.
   bool fail(const Error& error);
-  /// Code since the last boundary has thrown, in a loop that repeats it; called where `error` is
-  /// caught. True: this process is at that boundary or a later one, together with the others, as
-  /// after boundary(). False: the error is the program's. Errors: as boundary().
+  /// Code since the last boundary has thrown, in a loop that repeats it; call it in the catch
+  /// block. True: this process and all others are at that boundary or a later one, as after
+  /// boundary(). False: the error is the program's.
+  /// Errors: as boundary().
   bool recover(const Error& error);
-  /// One of a step has succeeded.
+  /// A collective of a step has succeeded.
   void note_collective() { state_.note_collective(); }
 
-  /// The program holds no batch. Where ranks are lost, returns when all are together again at a
-  /// boundary; `training` has set_group() called then, and goes on where its state says. At the
-  /// training's end, where the step in flight does not count, the training goes on:
+  /// The program is at a boundary and holds no batch. If ranks are lost, it returns when all are at
+  /// a boundary again; then `training` has its set_group() called and continues from its state. If
+  /// the step in flight is discarded at the training's end, training continues:
   /// RecoveryPhase::kReceived.
-  /// Errors: what the launcher's end and the loss of all states lead to.
+  /// Errors: those of a lost launcher and of a lost state.
   void boundary(BoundaryKind kind);
-  /// The process ends before the training's end, as it was preempted: with all ranks, or without
-  /// the others. Also called by `while_waiting`, which then throws.
+  /// The process ends before the training's end because it was preempted: with all ranks, or
+  /// without the others. `while_waiting` may call it and then throw.
   void leave();
   /// In a process that joins, before the program's first boundary, where it must know how far the
   /// training is: takes the state. `newest_snapshot` returns the steps of the newest snapshot that
@@ -152,22 +159,30 @@ class StepRecovery {
   /// load one that is newer than the copies in memory, they do: RecoveryPhase::kInactive.
   /// Errors: as boundary().
   using NewestSnapshot = std::function<std::int64_t(bool is_complete)>;
+  /// In a process that joins, before the program's first boundary, where the program must know how
+  /// far training is: takes the state. `newest_snapshot` returns the steps of the newest snapshot
+  /// that the program would load here (`is_complete`: the newest complete one); -1: none. It is
+  /// called in each meeting of the ranks, because a standby worker waits long. If no rank has a
+  /// state and all would load a snapshot newer than the copies in memory, they do:
+  /// RecoveryPhase::kInactive.
+  /// Errors: as boundary().
   void arrive(const NewestSnapshot& newest_snapshot = {});
-  /// Before an update: where ranks are lost, and the updates of the step seemed to be complete, the
-  /// step does not count.
+  /// Call it before an update: if ranks are lost and the updates of the step seemed to be complete,
+  /// the step is discarded.
   void expect_update() {
     if (state_.phase == RecoveryPhase::kGroupLost || state_.phase == RecoveryPhase::kSurvivors)
       carry_out(called::MoreUpdates{});
   }
 
-  /// Called while the process waits for its place in a generation, and there for the other ranks:
-  /// what it throws ends that.
+  /// Called while the process waits for its rank in a generation, and then for the other ranks; an
+  /// exception from it ends the wait.
   void set_while_waiting(std::function<void()> while_waiting) {
     while_waiting_ = std::move(while_waiting);
   }
 
-  /// Runs `action`, collectives between steps, to its end on all ranks: again where a rank is lost
-  /// meanwhile, with the ranks that are left. False, without running it: nothing counts here.
+  /// Runs `action`, collectives between steps, to its end on all ranks; if a rank is lost
+  /// meanwhile, again with the remaining ranks. Returns false without running it if everything here
+  /// is discarded.
   /// Errors: what `action` throws.
   bool run_on_survivors(const std::function<void()>& action);
 
