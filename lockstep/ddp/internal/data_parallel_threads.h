@@ -10,19 +10,19 @@
 
 namespace lockstep::inline internal {
 
-/// A thread for each replica of a module, each with its own number of threads for what an operator
-/// spreads over cores.
-/// Threads: run() from one at a time. Lifetime: the destructor ends the threads, which are idle.
+/// One thread per replica of a module, each with its own number of intra-op threads.
+/// Threads: run() from one at a time.
+/// Lifetime: the destructor ends the threads, which must be idle.
 class ReplicaThreads {
  public:
-  /// One thread for each entry, which is its number of intra-op threads.
+  /// One thread per entry, which is its number of intra-op threads.
   explicit ReplicaThreads(std::vector<int> intra_op_threads);
   ~ReplicaThreads();
   ReplicaThreads(const ReplicaThreads&) = delete;
   ReplicaThreads& operator=(const ReplicaThreads&) = delete;
 
-  /// Runs task(i) on thread i for every i below `count`, and returns when all are done: what each
-  /// has thrown, or null.
+  /// Runs task(i) on thread i for every i below `count`. Returns when all are done, with what each
+  /// threw, or null.
   std::vector<std::exception_ptr> run(int count, const std::function<void(int)>& task);
 
  private:

@@ -4,8 +4,8 @@
 
 namespace lockstep::inline internal {
 
-/// To be called in a catch block: throws the error again, as what it is, with a further sentence
-/// behind its message. Exceptions that are not of Lockstep pass as they are.
+/// Call it in a catch block: rethrows a Lockstep error of the same type with a further sentence in
+/// its message. Other exceptions pass unchanged.
 [[noreturn]] void rethrow_with_context(const std::string& context);
 
 }  // namespace lockstep::inline internal

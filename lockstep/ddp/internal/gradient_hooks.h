@@ -11,15 +11,15 @@
 
 namespace lockstep::inline internal {
 
-/// Tells a target whenever autograd has added to the gradient of one of some parameters, and, where
-/// asked, when the backward pass ends.
-/// Threads: the target is called on autograd's.
-/// Lifetime: the hooks are removed with it; the target must outlive it.
+/// Calls a target whenever autograd has added to the gradient of one of some parameters, and, if
+/// requested, when the backward pass ends.
+/// Threads: the target is called on autograd threads.
+/// Lifetime: the destructor removes the hooks; the target must outlive it.
 class GradientHooks {
  public:
   class Target {
    public:
-    /// `arrived`: what autograd has added to the gradient, or made the gradient itself.
+    /// `arrived`: what autograd has added to the gradient, or made the gradient.
     virtual void gradient_ready(std::size_t index, const at::Tensor& arrived) = 0;
     /// See tell_end_of_backward.
     virtual void backward_ended() = 0;
@@ -35,12 +35,12 @@ class GradientHooks {
   GradientHooks(const GradientHooks&) = delete;
   GradientHooks& operator=(const GradientHooks&) = delete;
 
-  /// Whether the gradient of the parameter, of this index, still comes by the hook. It does not
-  /// once the parameter's dtype or device was changed or it was frozen.
+  /// Whether the hook still receives this parameter's gradient. It does not once the parameter's
+  /// dtype or device was changed or it was frozen.
   bool leads_here(std::size_t index, const at::Tensor& parameter) const;
 
-  /// While it lives, what comes is multiplied by `factor` before it is added to gradients; by 0
-  /// also what is no number. One at a time.
+  /// While it lives, gradients that arrive are multiplied by `factor` before they are accumulated;
+  /// by 0 even if they are NaN. One at a time.
   class Multiply {
    public:
     Multiply(const GradientHooks& hooks, double factor);
@@ -52,7 +52,7 @@ class GradientHooks {
     const GradientHooks& hooks_;
   };
 
-  /// Where the gradient of this index is added up.
+  /// Autograd's node that accumulates this parameter's gradient.
   const torch::autograd::Node* accumulator(std::size_t index) const;
 
  private:
@@ -63,16 +63,17 @@ class GradientHooks {
   std::vector<Hook> hooks_;
 };
 
-/// Called where a target throws into autograd, in the catch block: may throw another error in its
-/// place, such as one of the language that a binding serves. Process-wide.
+/// Sets a function that is called in the catch block when a target throws into autograd. It may
+/// throw another error instead, such as one of the language of a binding. Process-wide.
 void translate_errors_with(void (*translate)());
 
-/// Calls target.backward_ended() once, when the backward pass that is under way ends: the outermost
-/// one, where a module runs a backward pass of its own within (activation checkpointing).
-/// Threads: on one of autograd's, from a hook; the target is called on the thread that ends the
-/// pass. Lifetime: the target must outlive the pass. Limit: autograd runs what is nested more than
-/// 60 deep on threads of their own, where the end of such a pass is taken for that of the
-/// outermost.
+/// Calls target.backward_ended() once, when the current backward pass ends: the outermost one if a
+/// module runs a nested backward pass (activation checkpointing). Limit: autograd runs passes
+/// nested more than 60 deep on separate threads, where the end of such a pass is taken for that of
+/// the outermost.
+/// Threads: on an autograd thread, from a hook; the target is called on the thread that ends the
+/// pass.
+/// Lifetime: the target must outlive the pass.
 void tell_end_of_backward(GradientHooks::Target& target);
 
 }  // namespace lockstep::inline internal

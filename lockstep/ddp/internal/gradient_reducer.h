@@ -34,90 +34,91 @@
 
 namespace lockstep::inline internal {
 
-/// Averages gradients over all ranks, a bucket at a time, while backward runs.
+/// Averages gradients over all ranks, one bucket at a time, while backward runs.
 ///
-/// A hook on each parameter copies its gradient into a bucket as autograd finishes it; a full
-/// bucket is exchanged at once; at the end of backward() the rest is exchanged and every .grad
+/// A hook on each parameter copies its gradient into a bucket when autograd has computed it. A full
+/// bucket is exchanged at once. At the end of backward() the rest is exchanged, and every .grad
 /// becomes a view of its bucket. In a group that shares memory large gradients are not copied:
-/// autograd writes them there, and they are averaged where they lie. Parameters without a gradient
-/// on this rank take part with zeros, and keep an undefined .grad when no rank has one.
+/// autograd writes them there, and they are averaged in place. A parameter without a gradient on
+/// this rank takes part with zeros, and keeps an undefined .grad if no rank has one.
 ///
-/// The first backward pass that exchanges gradients does so at its end: it shows in which order
-/// they come (rank 0's counts), how often autograd adds to each (more than once where a module runs
-/// backward passes of its own), which are sparse and which no rank has. Buckets are planned by
-/// that; a parameter whose first gradient comes in a later pass, and is sparse, leaves its bucket
-/// in that pass. The norm of the averages, where it is asked for, is worked out from the sums of
-/// squares of all buckets, of which each rank has a share.
+/// The first backward pass that exchanges gradients does so at its end. It shows in which order
+/// they arrive (rank 0's order is used), how often autograd adds to each (more than once if a
+/// module runs nested backward passes), which are sparse, and which no rank has. Buckets are
+/// planned from that. A parameter whose first gradient arrives in a later pass and is sparse leaves
+/// its bucket in that pass. The norm of the averages, if requested, is computed from the sums of
+/// squares of all buckets, of which each rank computes a part.
 ///
-/// Threads: create and set from the training thread; hooks run on autograd's threads.
-/// Lifetime: the hooks are removed with it. Errors: from backward(): UsageError for a gradient that
-/// comes after its bucket was exchanged, or that is of another layout than in the first pass that
-/// had one, on any rank; else as Work::wait; after any, discard it.
+/// Threads: create and set it on the training thread; hooks run on autograd threads.
+/// Lifetime: the destructor removes the hooks.
+/// Errors: from backward(): UsageError for a gradient that arrives after its bucket was exchanged,
+/// or that has another layout than in the first pass, on any rank; else as Work::wait. After any
+/// error, destroy it.
 class GradientReducer final : public GradientHooks::Target {
  public:
-  /// What the options come to for these parameters.
+  /// Plan from the options for these parameters.
   struct Plan {
     BucketCaps caps;
-    /// Exchanged after the bucket with the gradient of `delay_until`: parameters' indices.
+    /// Indices of parameters that are exchanged after the bucket with the gradient of
+    /// `delay_until`.
     std::vector<std::size_t> delayed = {};
     std::size_t delay_until = 0;
-    /// Null: each rank has parameters of its own. Else nothing is exchanged in backward.
+    /// Null: each rank has its own parameters. Else backward exchanges nothing.
     std::shared_ptr<OneCopyGradients> one_copy = {};
     /// Called at the end of each backward pass whose gradients were exchanged.
     std::function<void()> after_exchange;
   };
 
-  /// `parameters` require gradients; `names` are theirs, for errors.
+  /// `parameters` require gradients; `names` are for errors.
   GradientReducer(std::vector<at::Tensor> parameters, std::vector<std::string> names,
                   ProcessGroup group, const DistributedDataParallelOptions& options, Plan plan);
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  /// Around each forward pass, on the thread that will call backward().
+  /// Before and after each forward pass, on the thread that will call backward().
   void before_forward();
   void after_forward();
-  /// What it returned; for find_unused_parameters.
+  /// Outputs of forward, for find_unused_parameters.
   void add_outputs(const std::vector<at::Tensor>& outputs);
 
-  /// While off, backward() leaves local gradients in .grad.
+  /// If false, backward() leaves local gradients in .grad.
   void set_sync(bool sync);
   bool sync() const;
 
-  /// Errors: UsageError naming a parameter that no longer leads its gradients here, because its
-  /// dtype or device was changed or it was frozen after construction.
+  /// Errors: UsageError with a parameter whose gradients no longer arrive here, because its dtype
+  /// or device was changed or it was frozen after construction.
   void check_parameters() const;
 
-  /// Runs `backward`, a pass of a loss that this rank gives a weight. Weights add up until
-  /// gradients are exchanged: these become the weighted mean, over all ranks and all backward
-  /// passes since the last exchange, of which each must have one. A pass of weight 0 adds nothing,
-  /// not even what is no number; one that reaches no parameter takes part in the exchange all the
-  /// same. `loss`: its dtype.
-  /// `backward` gets what it is to multiply the gradient of the loss by.
+  /// Runs `backward`, a pass of a loss with a weight. Weights are summed until the exchange:
+  /// gradients then become the weighted mean over all ranks and all passes since the last exchange,
+  /// each of which must have a weight. A pass of weight 0 adds nothing, even NaN; one that reaches
+  /// no parameter takes part in the exchange. `loss`: its dtype. `backward` gets the factor for the
+  /// gradient of the loss.
   void run_weighted(double weight, at::ScalarType loss,
                     const std::function<void(double seed)>& backward);
 
-  /// Forgets the weights of the passes since the last exchange: their gradients are given up.
+  /// Discards the weights of the passes since the last exchange, with their gradients.
   void give_up_passes();
 
-  /// While false, passes add nothing, not even what is no number, and weights are 0.
+  /// If false, passes add nothing, even NaN, and weights are 0.
   void set_has_data(bool has_data);
 
   /// See GradientWeight.
   void cast_vote(bool has_data, int vote);
   std::optional<int> withdraw_vote();
 
-  /// Of all averaged gradients after the last backward pass that exchanged them; empty before the
-  /// first, and where it was not asked for. With one copy per machine collective: the first call
-  /// after a backward pass averages its gradients, which must not be given up or used before.
+  /// Norm of all averaged gradients after the last pass that exchanged them; empty before the
+  /// first, and if not requested. With one copy per machine collective: the first call after a
+  /// backward pass averages its gradients, which must not be discarded or used before.
   std::optional<double> gradient_norm();
 
   /// Empty before the first exchange.
   std::vector<BucketLayout> bucket_layout() const;
-  /// Of the last exchange; empty before the first, and where it was not asked for.
+  /// Report of the last exchange; empty before the first, and if not requested.
   std::optional<ExchangeReport> exchange_report() const;
 
-  /// A backward pass has begun to exchange gradients and did not end.
+  /// Whether a backward pass has begun to exchange gradients and has not ended.
   bool in_backward() const;
 
  private:

@@ -7,11 +7,11 @@
 
 namespace lockstep::inline internal {
 
-/// Returns when every rank has rank 0's `options` (lines of text, each ended) and a module with the
-/// same parameters and buffers, in names, order, shapes, dtypes, need of a gradient and, for
-/// parameters, strides: gradients are exchanged in the parameter's own layout. Collective. Errors:
-/// UsageError of `operation` on every rank, naming a rank that differs and the first line that
-/// does.
+/// Checks that every rank has rank 0's `options` (lines of text) and a module with the same
+/// parameters and buffers: names, order, shapes, dtypes, requires_grad and, for parameters,
+/// strides, because gradients are exchanged in the parameter's layout. Collective.
+/// Errors: UsageError of `operation` on every rank, with a rank that differs and the first line
+/// that does.
 void check_models_agree(const ProcessGroup& group, const ReplicaState& state,
                         const std::string& options, const char* operation);
 

@@ -16,7 +16,7 @@ namespace lockstep::inline internal {
 /// Threads: one at a time.
 class ReachedParameters {
  public:
-  /// accumulators[i]: where the gradient of parameter i is added up.
+  /// accumulators[i]: autograd's node that accumulates the gradient of parameter i.
   explicit ReachedParameters(const std::vector<const torch::autograd::Node*>& accumulators);
 
   /// Adds those that a backward pass from `outputs` would reach.

@@ -13,18 +13,19 @@ class Module;
 
 namespace lockstep::inline internal {
 
-/// The tensors of a module that replicas have in common: each once, by the first of its names, and
-/// without those to be left out.
-/// Threads: one at a time. Lifetime: refers to the module.
+/// The tensors of a module that replicas share: each once, by the first of its names, without
+/// ignored ones.
+/// Threads: one at a time.
+/// Lifetime: refers to the module.
 class ReplicaState {
  public:
-  /// `ignored`: names of parameters and buffers to leave out. Errors: UsageError for one that is
-  /// neither.
+  /// `ignored`: names of parameters and buffers to leave out.
+  /// Errors: UsageError for a name that is neither.
   ReplicaState(const torch::nn::Module& module, std::vector<std::string> ignored);
 
   std::vector<NamedTensor> parameters() const;
   std::vector<NamedTensor> buffers() const;
-  /// As buffers(), without their names, for each step: those that the module had at construction.
+  /// Like buffers(), without names, for each step: those that the module had at construction.
   const std::vector<at::Tensor>& buffer_tensors() const { return buffer_tensors_; }
 
  private:

@@ -7,19 +7,19 @@
 namespace lockstep::inline internal {
 
 /// Marks the backward passes that the calling thread runs while it lives as those of a loss with a
-/// weight: seen on every thread that autograd uses for them.
+/// weight, visible on every autograd thread of the pass.
 class WeightedPass {
  public:
   struct Facts {
     double weight;
-    bool is_in_loss;           ///< all of it is applied to the gradient of the loss
-    std::uint64_t number = 0;  ///< of this pass among all
+    bool is_in_loss;           ///< the whole weight is applied to the gradient of the loss
+    std::uint64_t number = 0;  ///< number of this pass
   };
 
-  /// `facts` without a number.
+  /// `facts`: without a number.
   explicit WeightedPass(const Facts& facts);
 
-  /// Of the pass that the calling thread works on; null where it has no weight.
+  /// Facts of the pass that the calling thread works on; null: it has no weight.
   static const Facts* current();
 
  private:

@@ -14,11 +14,12 @@ class Optimizer;
 
 namespace lockstep::inline internal {
 
-/// ShardedState::consolidated_state_dict, for an optimizer that on each rank has the states of the
-/// parameters that this rank owns. What there is of each state is agreed on in one small reduction;
-/// then each owner sends its tensors, a few large messages, and no rank but the target makes room
-/// for all. Collective. Errors: UsageError for optimizers that snapshots do not know and for a
-/// target that is no rank; else as Work::wait.
+/// ShardedState::consolidated_state_dict, for an optimizer whose states each rank has for the
+/// parameters that it owns. One small reduction determines which states exist; then each owner
+/// sends its tensors in a few large messages, and only the target allocates memory for all.
+/// Collective.
+/// Errors: UsageError for optimizers that snapshots do not know and for a target that is no rank;
+/// else as Work::wait.
 c10::IValue consolidate_state(const torch::optim::Optimizer& optimizer,
                               const std::vector<OwnedParameter>& parameters,
                               const ProcessGroup& group, std::optional<int> target);

@@ -6,15 +6,15 @@
 
 namespace lockstep::inline internal {
 
-/// Where a round's bytes of one rank begin.
+/// Start of one rank's bytes in a round.
 struct MessagePart {
-  std::size_t message = 0;  ///< Of this rank's.
+  std::size_t message = 0;  ///< Index of the rank's message.
   std::int64_t offset = 0;
   bool operator==(const MessagePart&) const = default;
 };
 
-/// The same number of bytes from every rank: an all-gather. Or, where `parts` has one entry only,
-/// from one rank: a broadcast.
+/// The same number of bytes from every rank: an all-gather; or, if `parts` has one entry, from one
+/// rank: a broadcast.
 struct ExchangeRound {
   std::int64_t bytes = 0;
   std::vector<MessagePart> parts = {};  ///< By rank, or of `source` alone.
@@ -22,9 +22,9 @@ struct ExchangeRound {
   bool operator==(const ExchangeRound&) const = default;
 };
 
-/// How every rank's messages, of these sizes, reach all: as long as all ranks have something left,
-/// all at a time, so that none waits while others send; then what is left of each. Every byte
-/// travels once; there are no more rounds than messages and ranks together. At least two ranks.
+/// Plans how messages of these sizes reach all ranks: all-gathers while every rank has bytes left,
+/// so that none waits while others send; then broadcasts of the rest. Every byte is sent once; at
+/// most as many rounds as messages and ranks together. At least two ranks.
 std::vector<ExchangeRound> plan_exchange_rounds(
     const std::vector<std::vector<std::int64_t>>& message_bytes);
 

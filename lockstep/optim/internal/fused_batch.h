@@ -11,7 +11,7 @@
 
 namespace lockstep::inline internal {
 
-/// Tensors of one device, dtype and step for one call of a fused kernel of ATen's.
+/// Tensors of one device, dtype and step for one call of an ATen fused kernel.
 struct FusedBatch {
   at::Device device;
   at::ScalarType dtype;

@@ -9,8 +9,8 @@
 
 namespace lockstep::inline internal {
 
-/// One step of a parameter group: of every parameter that has a gradient, and its state, which is
-/// made where there is none. Until run() nothing of the optimizer changes.
+/// One step of a parameter group: updates every parameter with a gradient, and its state, which is
+/// created if missing. Before run() the optimizer is unchanged.
 class GroupStep {
  public:
   GroupStep() = default;
@@ -18,14 +18,14 @@ class GroupStep {
   GroupStep& operator=(const GroupStep&) = delete;
   virtual ~GroupStep() = default;
   virtual void run() = 0;
-  /// After run(), of all groups: updates the parameters of which ranks have one copy, of the share
-  /// that ModelCopy::part() is of. May be called again for the share of a lost rank.
+  /// After run() of all groups: updates the shard that ModelCopy::part() returns, of parameters in
+  /// one copy per machine. May be called again for a lost rank's shard.
   virtual void run_share() = 0;
 };
 
-/// Checks the group and makes all tensors that its step needs.
+/// Checks the group and creates all tensors that its step needs.
 /// Lifetime: the optimizer must outlive the result.
-/// Errors: UsageError naming optimizer and parameter.
+/// Errors: UsageError with optimizer and parameter.
 template <class Options>
 std::unique_ptr<GroupStep> prepare_group_step(torch::optim::Optimizer& optimizer, std::size_t group,
                                               const Options& options);

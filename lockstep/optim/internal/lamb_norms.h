@@ -7,17 +7,16 @@
 
 namespace lockstep::inline internal {
 
-/// The trust ratios of LAMB's step, of parameters of which ranks have one copy per machine, before
-/// anything of the step is written. Each rank adds up the squares of the blocks that begin in its
-/// part; the sum over ranks, in which each number is of one, has the bits of a rank that has the
-/// whole parameter.
-/// Threads: one.
+/// Trust ratios of LAMB's step for parameters in one copy per machine, before the step writes
+/// anything. Each rank sums the squares of the blocks that begin in its part; the sum over ranks
+/// has the bits of one rank with the whole parameter.
+/// Threads: one at a time.
 /// Errors: as ModelCopy::begin_step.
 class LambNorms {
  public:
-  /// `whole`: parameter and states before the step, without a gradient; a state that is null is 0.
+  /// `whole`: parameter and states before the step, without a gradient; a null state is 0.
   void add(const ModelCopy::Place& place, const LambUpdate& update, const UpdateRange& whole);
-  /// Of what was added, in its order. Collective, between begin_step() and commit_step().
+  /// Ratios of the added parameters, in order. Collective, between begin_step() and commit_step().
   std::vector<double> ratios();
 
  private:

@@ -10,21 +10,24 @@
 
 namespace lockstep::inline internal {
 
+/// A parameter with the rank that updates it.
 struct OwnedParameter {
   at::Tensor tensor;
-  /// The rank whose values count.
+  /// The rank that sends its values.
   int owner = 0;
 };
 
-/// Gives every rank the parameters of their owners, in few messages: large parameters travel as
-/// they lie, small ones together, from each owner. All ranks must have parameters of the same
-/// dtypes, shapes and strides, with the same owners. Threads: one at a time. Lifetime: keeps the
-/// group and the parameters alive. Errors: as Work::wait.
+/// Sends parameters from their owners to every rank, in few messages: large parameters in place,
+/// small ones joined per owner. All ranks must have parameters of the same dtypes, shapes and
+/// strides, with the same owners.
+/// Threads: one at a time.
+/// Lifetime: keeps the group and the parameters alive.
+/// Errors: as Work::wait.
 class ParameterExchange {
  public:
   struct Options {
-    /// Let the parameters lie one behind the other in the memory that is exchanged, so that nothing
-    /// is copied but from rank to rank: each becomes a view of it.
+    /// Make the parameters views of contiguous memory that is exchanged, so that nothing is copied
+    /// except between ranks.
     bool as_bucket_view = false;
   };
 
@@ -37,9 +40,9 @@ class ParameterExchange {
  private:
   struct Message {
     std::vector<at::Tensor> parameters = {};
-    /// What travels; undefined: the one parameter itself.
+    /// What is sent; undefined: the parameter itself.
     at::Tensor memory = {};
-    /// Of `memory`, in the shapes of the parameters; empty where those are views of it.
+    /// Views of `memory` in the shapes of the parameters; empty if the parameters are these views.
     std::vector<at::Tensor> places = {};
     std::int64_t bytes = 0;
   };

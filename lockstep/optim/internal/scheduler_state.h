@@ -9,11 +9,11 @@
 
 #include "lockstep/base/internal/concat.h"
 
-/// What the schedulers share: checks of options, and reading of states that Python's schedulers or
-/// they themselves have written.
+/// Helpers of the schedulers: checks of options, and parsing of state dicts of Python's and
+/// Lockstep's schedulers.
 namespace lockstep::inline internal {
 
-/// The operation in errors about states that are loaded.
+/// The operation in errors of loading a state.
 inline constexpr const char* kLoadScheduler = "load a scheduler's state";
 
 /// Errors: UsageError "<scheduler>: <what>" unless it is met.
@@ -32,15 +32,15 @@ c10::IValue list_of(const std::vector<std::int64_t>& numbers);
 
 /// Errors of these: UsageError, which names the entry.
 double to_number(const c10::IValue& value, const std::string& name);
-/// A whole number, which Python may keep as a float.
+/// An integer, which Python may store as a float.
 std::int64_t to_integer(const c10::IValue& value, const std::string& name);
 std::vector<double> numbers_of(const c10::IValue& dict, const char* name);
-/// The number of steps that have been made: 0 or more, below 2^31.
+/// Number of completed steps: 0 or more, below 2^31.
 std::int64_t epoch_in(const c10::IValue& dict);
 
 /// The learning rate of each parameter group.
 std::vector<double> lrs_of(const torch::optim::Optimizer& optimizer);
-/// One value for each parameter group, from one for all or from as many.
+/// One value per parameter group, from one for all or from one each.
 /// Errors: UsageError for another number of values.
 std::vector<double> one_each(const char* scheduler, const char* name, std::vector<double> given,
                              const torch::optim::Optimizer& optimizer);

@@ -8,13 +8,13 @@
 
 #include "lockstep/optim/kernels/update_kernels.h"
 
-/// The update of the same elements of a parameter, its gradient and its states, apart from
-/// optimizers and tensors: of a whole parameter, or of any part of it. The parts of a parameter may
-/// be updated in any order and by several processes; the bits are those of the whole where each
-/// part begins at a multiple of kRangeElements.
+/// Updates a range of elements of a parameter, with its gradient and its states; independent of
+/// optimizers and tensors. Ranges may be updated in any order and by several processes; the bits
+/// are those of one update of the whole parameter if each range begins at a multiple of
+/// kRangeElements.
 namespace lockstep::inline internal {
 
-/// ATen's fused kernels treat the elements that do not fill a vector apart.
+/// ATen's fused kernels treat elements that do not fill a vector separately.
 inline constexpr std::int64_t kRangeElements = 64;
 
 struct UpdateRange {
@@ -22,21 +22,20 @@ struct UpdateRange {
   at::ScalarType state_dtype;  ///< `dtype`, or float32 where that is bfloat16 or float16.
   void* parameter;
   const void* gradient;
-  /// Those of the update's struct; null where there is none.
+  /// The states of the update's struct; null: there is none.
   std::array<void*, kMostStates> states;
   std::int64_t elements;
   bool maximize = false;
 };
 
-/// Whether ATen's fused SGD for CPUs is wrong with momentum: it reads and writes half of the
-/// momentum of these dtypes at other elements (LibTorch 2.13).
+/// Whether ATen's fused SGD for CPUs is wrong with momentum: for these dtypes it reads and writes
+/// half of the momentum at other elements (LibTorch 2.13).
 inline bool loses_momentum(at::ScalarType dtype) {
   return dtype == at::kBFloat16 || dtype == at::kHalf;
 }
 
-/// Whether a kernel of Lockstep's updates such a range, for which a call costs little. Else one of
-/// ATen's does: of SGD, Adam and Adagrad where states have the parameter's dtype and that is not
-/// float32.
+/// Whether Lockstep's kernel updates such a range, for which a call is cheap. Else ATen's does: for
+/// SGD, Adam and Adagrad if states have the parameter's dtype and that is not float32.
 template <class Update>
 bool has_own_kernel(const Update&, const UpdateRange&) {
   return true;
@@ -45,8 +44,8 @@ bool has_own_kernel(const SgdUpdate& update, const UpdateRange& range);
 bool has_own_kernel(const AdamUpdate& update, const UpdateRange& range);
 bool has_own_kernel(const AdagradUpdate& update, const UpdateRange& range);
 
-/// One pass over memory, with LibTorch's threads. SGD, Adam and Adagrad have the bits of ATen's
-/// fused kernels where states have the parameter's dtype.
+/// Updates a range in one pass over memory, with LibTorch's threads. SGD, Adam and Adagrad have the
+/// bits of ATen's fused kernels if states have the parameter's dtype.
 void update_range(const SgdUpdate& update, const UpdateRange& range);
 void update_range(const AdamUpdate& update, const UpdateRange& range);
 void update_range(const AdagradUpdate& update, const UpdateRange& range);
@@ -74,15 +73,15 @@ struct LambSquares {
   double parameter = 0;
   double update = 0;
 };
-/// The sums are those of blocks of so many elements, added in their order.
+/// The sums are those of blocks of this many elements, added in order.
 inline constexpr std::int64_t kLambBlockElements = std::int64_t{1} << 15;
-/// LAMB's first pass, over the states alone. The sums of all parts of a parameter make its trust
+/// LAMB's first pass, over the states only. The sums of all ranges of a parameter give its trust
 /// ratio. The same bits for any number of threads.
 LambSquares update_lamb_states(const LambUpdate& update, const UpdateRange& range);
-/// 1 where a norm is 0.
+/// 1 if a norm is 0.
 double lamb_trust_ratio(const LambSquares& squares);
 
-/// Of one kernel, for tests: null where this machine cannot run the instruction set.
+/// A kernel, for tests; null if this machine does not support the instruction set.
 UpdateKernel find_update_kernel(InstructionSet set, UpdateKind kind, UpdateElements elements);
 UpdateElements update_elements(at::ScalarType dtype, at::ScalarType state_dtype);
 
