@@ -30,9 +30,9 @@ struct DistributedDataParallelOptions {
   bool init_sync = true;
   /// Copy rank 0's buffers (running statistics and the like) to all ranks: before each forward in
   /// training mode and at the end of each backward pass, so they are equal when a step ends. In
-  /// evaluation mode only the first forward after a training forward without backward communicates.
-  /// Autograd does not notice the copy, as it does not notice BatchNorm's updates. If backward
-  /// follows several forwards, it uses rank 0's values of a buffer that an earlier forward
+  /// evaluation mode only the first forward after a forward in training mode without backward
+  /// communicates. Autograd does not notice the copy, as it does not notice BatchNorm's updates. If
+  /// backward follows several forwards, it uses rank 0's values of a buffer that an earlier forward
   /// multiplied by: clone() such a buffer in forward.
   bool forward_sync_buffers = true;
   /// Find unused parameters in forward, by walking the graph of its outputs, so that buckets need

@@ -18,8 +18,8 @@ namespace lockstep::inline internal {
 
 /// Memory for the gradients of ranks with one copy, a slot per rank, in a file that outlives a
 /// generation. A surviving rank keeps its slot and its mappings. A replacement takes the slot of a
-/// lost rank, whose memory is already allocated. A process holds its slot until it ends, or until
-/// this object and all tensors in the slot are destroyed; until then no other rank gets the slot.
+/// lost rank, whose memory is already allocated. A process holds its slot while it lives and this
+/// object or a tensor in the slot exists; no other rank gets the slot meanwhile.
 /// Threads: any for allocate(), offset_of() and address_of() between two calls of assign().
 /// Lifetime: tensors keep their memory alive.
 /// Errors: SystemError if memory or slots are short.

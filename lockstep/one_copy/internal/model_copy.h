@@ -311,7 +311,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   std::vector<std::array<at::Tensor, CopyLayout::kStates>> states_;
 
   // What ranks write about steps. Norms and averages have step numbers too. A rank hands over
-  // whether its program has changed anything, a digest of what must be alike, the places of its
+  // whether its program has changed anything, a digest of what must be equal, the places of its
   // gradients, and the digests of the changes.
   static constexpr std::size_t kHeaderWords = 2;
   std::unique_ptr<StepLog> log_;

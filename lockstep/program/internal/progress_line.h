@@ -7,7 +7,7 @@
 
 namespace lockstep::inline internal {
 
-/// How far a training run is.
+/// Progress of a training run.
 struct Progress {
   std::int64_t epoch = 0;  ///< from 0
   std::int64_t epochs = 1;
@@ -17,17 +17,18 @@ struct Progress {
   std::optional<double> loss = std::nullopt;
 };
 
+/// Options of progress_line().
 struct ProgressLineOptions {
-  int columns = 80;  ///< the line has no more characters
+  int columns = 80;  ///< maximum length of the line
   bool bar = true;
   bool color = false;
 };
 
-/// The share of the whole run that is done, 0 to 1.
+/// Completed fraction of the whole run, 0 to 1.
 double fraction_done(const Progress& progress);
 
-/// "epoch  3/20 [=====>        ]  42 %  step 12/23  310 step/s  eta 0:05  loss 0.1234": the bar
-/// takes the columns that are left; where there are too few, what comes last is left out first.
+/// "epoch  3/20 [=====>        ]  42 %  step 12/23  310 step/s  eta 0:05  loss 0.1234". The bar
+/// fills the remaining columns; if there are too few, the last fields are dropped first.
 std::string progress_line(const Progress& progress, const ProgressLineOptions& options);
 
 /// "0:05", "12:07", "3:00:01".

@@ -13,7 +13,7 @@ struct EventTime {
   std::int64_t step = 0;
 };
 
-/// How values are spread, as TensorBoard shows it.
+/// A distribution of values, as TensorBoard shows it.
 struct Histogram {
   double least = 0;
   double most = 0;
@@ -25,12 +25,11 @@ struct Histogram {
   std::vector<double> counts = {};
 };
 
-/// In TensorFlow's bins, each a tenth wider than the one before, on both sides of 0; runs of empty
-/// ones are made one. Values that are not finite are left out. Pure.
+/// A histogram in TensorFlow's bins, each 10 % wider than the one before, on both sides of 0;
+/// merges runs of empty bins. Ignores infinite values and NaN. Pure.
 Histogram make_histogram(std::span<const double> values);
 
-/// Rows from the top, pixels from the left, a byte a channel: 1 grey, 3 red, green and blue, 4 with
-/// opacity.
+/// Pixels [height, width, channels] of one byte per channel: 1 grey, 3 RGB, 4 RGBA.
 struct ImagePixels {
   std::int64_t width = 0;
   std::int64_t height = 0;
@@ -38,22 +37,23 @@ struct ImagePixels {
   std::span<const std::uint8_t> bytes = {};
 };
 
-/// The image as a PNG file. Pure. Errors: UsageError for one without pixels, of more than 2^28
-/// bytes or another number of channels.
+/// Encodes an image as a PNG file. Pure.
+/// Errors: UsageError for one without pixels, of more than 2^28 bytes, or with another number of
+/// channels.
 std::string encode_png(const ImagePixels& image);
 
-/// What an event file begins with.
+/// The first event of a file.
 std::string version_event(const EventTime& time);
-/// A run goes on: of those before it, what was written from this step on does not count.
+/// A run resumes at this step: TensorBoard ignores later events of the runs before.
 std::string restart_event(const EventTime& time);
 std::string scalar_event(const EventTime& time, const std::string& tag, double value);
-/// Markdown. The tag gets "/text_summary", as by torch.utils.tensorboard.
+/// Text in Markdown. Appends "/text_summary" to the tag, as torch.utils.tensorboard does.
 std::string text_event(const EventTime& time, const std::string& tag, const std::string& text);
 std::string histogram_event(const EventTime& time, const std::string& tag,
                             const Histogram& histogram);
 std::string image_event(const EventTime& time, const std::string& tag, const ImagePixels& image);
 
-/// As it stands in the file: length, checksum of that, the event, checksum of it.
+/// An event as a record of the file: length, checksum of the length, event, checksum of the event.
 std::string framed_record(const std::string& event);
 
 }  // namespace lockstep::inline internal

@@ -8,7 +8,8 @@
 namespace lockstep::inline internal {
 
 /// A part of a simulated program, for tests: a coroutine that runs when it is awaited and returns a
-/// value or throws. Lifetime: destroying it ends it wherever it is, as a killed process ends.
+/// value or throws.
+/// Lifetime: the destructor ends it at any point, as a killed process ends.
 template <class Value>
 class SimulatedTask {
  public:

@@ -13,32 +13,33 @@
 
 namespace lockstep::inline internal {
 
-/// What counts of what the program does. A loop of the program calls at its boundaries, and what it
-/// does in between never throws. A loop of the recovery's own (`owns_loop`) joins at a boundary, a
-/// step that fails throws, and the rank is at the last boundary again: of the phases it has
-/// kTraining, kEnded, and in a recovery kDiscarding and kGroupLost.
+/// What the recovery does with errors and results of the program. A program's own loop calls at its
+/// boundaries, and what it does in between never throws. A loop that the recovery owns
+/// (`owns_loop`) joins at a boundary; a step that fails throws, and the rank is at the last
+/// boundary again. Such a loop has only the phases kTraining and kEnded, and in a recovery
+/// kDiscarding and kGroupLost.
 ///
-///   kInactive    errors are the program's own. → kTraining: Activate
-///   kTraining    all ranks are at one place. → kDiscarding, kGroupLost: CollectiveFailed;
-///                → kGroupLost: Boundary, RunOnSurvivors; → kDiscarding or kGroupLost, and within
-///                the call → kTraining, kEnded: StepFailed; → kEnded: Boundary at the training's
-///                end, Leave; → kInactive: Deactivate
-///   kDiscarding  the step in flight does not count. → kTraining, kFinishing: Boundary
-///   kGroupLost   the group is lost, the step complete or none begun. → kTraining, kFinishing:
-///                Boundary; → kSurvivors: RunOnSurvivors; → kDiscarding: MoreUpdates
-///   kJoining     a new process in a job that has a state: nothing counts before its first
-///                boundary. → kTraining, kFinishing: Boundary; → kReceived, kFinishing: Arrive;
-///                → kInactive: Arrive, where all ranks are about to load a newer snapshot
-///   kReceived    it has the state; what the program does before its first boundary does not count.
-///                → kTraining: Boundary
-///   kSurvivors   in a group of the survivors that are in the same section; the others wait for
-///                them at a boundary. → kTraining: Boundary; → kGroupLost: RunOnSurvivors,
-///                CollectiveFailed; → kDiscarding: MoreUpdates
-///   kFinishing   a new process that joined when the training was over: nothing counts before the
-///                end of its loop. → kEnded: Boundary at the training's end
-///   kEnded       the training is over; errors are the program's own. ← any: Leave
+///     kInactive    errors are the program's own. → kTraining: Activate
+///     kTraining    all ranks are at one place. → kDiscarding, kGroupLost: CollectiveFailed;
+///                  → kGroupLost: Boundary, RunOnSurvivors; → kDiscarding or kGroupLost, and
+///                  within the call → kTraining, kEnded: StepFailed; → kEnded: Boundary at the
+///                  training's end, Leave; → kInactive: Deactivate
+///     kDiscarding  the step in flight is discarded. → kTraining, kFinishing: Boundary
+///     kGroupLost   the group is lost, the step complete or none begun. → kTraining, kFinishing:
+///                  Boundary; → kSurvivors: RunOnSurvivors; → kDiscarding: MoreUpdates
+///     kJoining     a new process in a job that has a state: everything before its first boundary
+///                  is discarded. → kTraining, kFinishing: Boundary; → kReceived, kFinishing:
+///                  Arrive; → kInactive: Arrive, if all ranks will load a newer snapshot
+///     kReceived    it has the state; what the program does before its first boundary is
+///                  discarded. → kTraining: Boundary
+///     kSurvivors   in a group of the survivors that are in the same section; the others wait for
+///                  them at a boundary. → kTraining: Boundary; → kGroupLost: RunOnSurvivors,
+///                  CollectiveFailed; → kDiscarding: MoreUpdates
+///     kFinishing   a new process that joined after the end of training: everything before the end
+///                  of its loop is discarded. → kEnded: Boundary at the training's end
+///     kEnded       training is complete; errors are the program's own. ← any: Leave
 ///
-/// At the training's end a rank whose last step does not count is in kReceived: it goes on.
+/// At the training's end a rank whose last step is discarded is in kReceived: it continues.
 enum class RecoveryPhase {
   kInactive,
   kTraining,

@@ -20,8 +20,8 @@ std::optional<std::size_t> group_of(torch::optim::Optimizer* optimizer,
 /// A number of a parameter that changes with each update. It comes from the optimizer if that
 /// counts its updates, or changes a moment first whose changes LibTorch counts: Lockstep's
 /// optimizers, and LibTorch's Adam, AdamW, Adagrad, RMSprop, SGD with momentum. Else it is a hash
-/// of the parameter's bytes, because LibTorch does not count an optimizer's writes to it. `group`:
-/// from group_of().
+/// of the parameter's bytes, because LibTorch's version counter ignores an optimizer's writes to
+/// it. `group`: from group_of().
 std::uint64_t update_mark(torch::optim::Optimizer* optimizer, std::optional<std::size_t> group,
                           const at::Tensor& parameter);
 
