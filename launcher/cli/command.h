@@ -9,7 +9,8 @@ namespace lockstep::inline internal {
 struct Command {
   const char* name;
   const char* summary;
-  /// Gets the words after the command's name; returns the exit code. Errors: Error.
+  /// Gets the words after the command's name; returns the exit code.
+  /// Errors: Error.
   int (*run)(const std::vector<std::string>& arguments);
 };
 

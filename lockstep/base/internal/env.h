@@ -179,7 +179,8 @@ std::optional<int> integer(const Variable& variable);
 /// Errors: UsageError unless 1, true, on, yes, 0, false, off or no.
 std::optional<bool> boolean(const Variable& variable);
 
-/// Seconds, fractions allowed. Errors: UsageError unless a positive number.
+/// Seconds, possibly with a fraction.
+/// Errors: UsageError unless a positive number.
 std::optional<std::chrono::milliseconds> seconds(const Variable& variable);
 
 }  // namespace lockstep::inline internal::env

@@ -50,7 +50,8 @@ struct BackendConfig {
 /// no device for it.
 c10::Device backend_device(const std::string& name, int local_rank);
 
-/// Creates the backend and connects it. Errors: as backend_device; those of its connections.
+/// Creates the backend and connects it.
+/// Errors: as backend_device; those of its connections.
 std::shared_ptr<NativeBackend> make_backend(const std::string& name, const BackendConfig& config);
 
 /// Whether this is a CUDA build and the machine has that many devices.

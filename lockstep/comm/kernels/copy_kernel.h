@@ -6,7 +6,8 @@
 #include "lockstep/comm/kernels/element.h"
 #include "lockstep/comm/kernels/instruction_set.h"
 
-/// Copies, with a choice of store; see reduce_kernel.h. Threads: any.
+/// Copies, with a choice of store; see reduce_kernel.h.
+/// Threads: any.
 namespace lockstep::inline internal {
 
 /// Whether stores go through the caches or bypass them. Bypassing is faster for lines that are not

@@ -8,50 +8,50 @@
 #include "lockstep/comm/kernels/instruction_set.h"
 #include "lockstep/comm/reduce_op.h"
 
-/// The arithmetic of the shared-memory backend: pure functions over bytes, with vectors as wide as
-/// the machine has. Which instructions run changes no bit of a result, with one exception: where an
-/// operation makes a NaN or meets several, the sign and payload of the NaN that it leaves are the
-/// processor's choice.
-/// Pointers are aligned to their elements, no more. Threads: any.
+/// The arithmetic of the shared-memory backend: pure functions over bytes, with the widest vectors
+/// of the machine. Results have the same bits with any instruction set, with one exception: if an
+/// operation creates a NaN or has several as inputs, the processor chooses the sign and payload of
+/// the resulting NaN. Pointers need only the alignment of their elements.
+/// Threads: any.
 namespace lockstep::inline internal {
 
-/// kSum and kProduct wrap around on overflow of an integer. kAvg multiplies the sum by `factor`,
-/// 1 / ranks; floating point only. kMin and kMax give the first NaN if there is one, else the first
-/// of equals, so of zeros of either sign. kBand, kBor and kBxor are for integers and bool only.
-/// Of bools, where any byte but 0 is true: kSum, kMax and kBor are "or", kProduct, kMin and kBand
-/// "and"; results are 0 or 1.
+/// A reduction of elements. kSum and kProduct of integers wrap around on overflow. kAvg multiplies
+/// the sum by `factor`, 1 / ranks; floating point only. kMin and kMax return the first NaN if there
+/// is one, else the first of equal values, also of +0 and -0. kBand, kBor and kBxor are for
+/// integers and bool only. For bool any byte but 0 is true: kSum, kMax and kBor are "or", kProduct,
+/// kMin and kBand "and"; results are 0 or 1.
 struct Reduction {
   Element element;
   ReduceOp op;
   double factor = 1;
 };
 
-/// targets[t][i] = op over s = 0, 1, ... of sources[s][i], for every t and in this order of s, so
-/// that the same bits come out wherever it runs. A target may be the very pointer of a source (in
-/// place); otherwise they do not overlap. Store::kNonTemporal is for targets that are not also a
-/// source; those that are stay ordinary, whatever `store` says.
-/// float16 and bfloat16 are computed in float32 and rounded once, to nearest even.
+/// targets[t][i] = op over s = 0, 1, … of sources[s][i], for every t and in this order of s: the
+/// same bits on any machine. A target may be the same pointer as a source (in place); else they
+/// must not overlap. Store::kNonTemporal applies to targets that are not also a source. float16 and
+/// bfloat16 are computed in float32 and rounded once, to nearest even.
 void reduce(const Reduction& reduction, std::span<const std::byte* const> sources,
             std::span<std::byte* const> targets, std::size_t elements,
             Store store = Store::kOrdinary, InstructionSet set = best_instruction_set());
 
-/// As reduce, kSum and kAvg alone, from sources of float16 or bfloat16 to targets of float32.
-/// `reduction.element` is that of the targets.
+/// Like reduce, for kSum and kAvg, from float16 or bfloat16 sources to float32 targets.
+/// `reduction.element` is the targets'.
 void reduce_converted(const Reduction& reduction, Element source_element,
                       std::span<const std::byte* const> sources,
                       std::span<std::byte* const> targets, std::size_t elements,
                       Store store = Store::kOrdinary, InstructionSet set = best_instruction_set());
 
-/// As reduce, or as reduce_converted where the elements differ; returns the sum of the squares of
-/// the results as they lie in the targets, floating point only: in double, in an order that depends
-/// on `elements` alone.
+/// Like reduce, or reduce_converted if the elements differ. Returns the sum of squares of the
+/// results in the targets, for floating point only, in double, in an order that depends only on
+/// `elements`.
 double reduce_and_sum_squares(const Reduction& reduction, Element source_element,
                               std::span<const std::byte* const> sources,
                               std::span<std::byte* const> targets, std::size_t elements,
                               Store store = Store::kOrdinary,
                               InstructionSet set = best_instruction_set());
 
-/// The sum of the squares of `elements` values, floating point only, as above: the same bits.
+/// The sum of squares of `elements` floating-point values, with the same bits as
+/// reduce_and_sum_squares.
 double sum_of_squares(Element element, const std::byte* values, std::size_t elements,
                       InstructionSet set = best_instruction_set());
 

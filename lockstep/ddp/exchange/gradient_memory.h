@@ -19,7 +19,8 @@ namespace lockstep::inline internal {
 /// Lifetime: tensors allocated there may outlive this object and its group.
 class GradientMemory {
  public:
-  /// Creates a tensor of `bytes` bytes in shared memory. Errors: Error if it is short.
+  /// Creates a tensor of `bytes` bytes in shared memory.
+  /// Errors: Error if it is short.
   using Allocate = std::function<at::Tensor(std::int64_t bytes)>;
 
   /// `gradient_bytes`: size of each large parameter's gradient.

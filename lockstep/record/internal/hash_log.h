@@ -26,7 +26,8 @@ struct StartedProgram {
   std::string working_directory;
 };
 
-/// This process. Errors: SystemError.
+/// Describes this process.
+/// Errors: SystemError.
 StartedProgram describe_own_program();
 
 /// Writes hashes.jsonl of a training run: a line of JSON for each start of the program, then one
