@@ -30,7 +30,7 @@ struct WorkerExit {
   /// It had reported that its training was complete.
   bool was_done = false;
   /// It reported that restarted workers cannot continue either.
-  bool gives_up = false;
+  bool cannot_recover = false;
   /// Why the launcher killed it: what it did not do in time, according to another rank. Empty: it
   /// was not killed for that.
   std::string late_for{};
@@ -40,7 +40,7 @@ struct WorkerExit {
   /// 0: it had joined the one in which it ended.
   std::uint64_t silent_since = 0;
   /// Its deadline expired in a wait for another rank.
-  bool waited_in_vain = false;
+  bool deadline_expired = false;
   /// Message in its error file, if any.
   std::string error_message{};
   ErrorKind error_kind = ErrorKind::kOwn;

@@ -253,7 +253,7 @@ std::string name_of(const std::vector<RankPlace>& ranks, const AwaitedCall& awai
 }  // namespace
 
 bool waits(const RankPlace& rank) {
-  return (rank.worker.waited_in_vain || first_awaited(rank) != nullptr) && !is_stopped(rank);
+  return (rank.worker.deadline_expired || first_awaited(rank) != nullptr) && !is_stopped(rank);
 }
 
 std::string main_place(const RankPlace& rank) {

@@ -50,7 +50,7 @@ class ControlClient {
   /// The last message received; empty before the first.
   const std::optional<ServiceMessage>& told() const { return told_; }
   /// Whether the rendezvous has answered the last report.
-  bool is_heard() const { return told_ && told_->number >= number_; }
+  bool is_acknowledged() const { return told_ && told_->number >= number_; }
   /// When the last message was received.
   std::optional<Clock::time_point> last_contact() const { return last_contact_; }
   /// Why there is no connection now; empty: there is one.

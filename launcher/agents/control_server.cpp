@@ -39,8 +39,8 @@ std::string name_of(const tcp::socket& socket) {
 }  // namespace
 
 // Has yet to show the secret.
-struct ControlServer::Stranger {
-  explicit Stranger(tcp::socket connected)
+struct ControlServer::PendingClient {
+  explicit PendingClient(tcp::socket connected)
       : peer(name_of(connected)), socket(std::move(connected)) {
     parser.header_limit(kMostGreetingBytes);
     parser.body_limit(0);
@@ -95,11 +95,11 @@ void ControlServer::take(tcp::socket socket) {
     note_refusal(strangers_.front()->peer, "too many connections that show no secret");
     forget(strangers_.front());
   }
-  strangers_.push_back(std::make_shared<Stranger>(std::move(socket)));
+  strangers_.push_back(std::make_shared<PendingClient>(std::move(socket)));
   greet(strangers_.back());
 }
 
-void ControlServer::greet(const std::shared_ptr<Stranger>& stranger) {
+void ControlServer::greet(const std::shared_ptr<PendingClient>& stranger) {
   stranger->stream().expires_after(settings_.handshake_timeout);
   http::async_read(stranger->stream(), stranger->received, stranger->parser,
                    [this, alive = std::weak_ptr(alive_), stranger](error_code error, std::size_t) {
@@ -115,7 +115,7 @@ std::string ControlServer::who_meets() const {
                 ")");
 }
 
-void ControlServer::judge(const std::shared_ptr<Stranger>& stranger) {
+void ControlServer::judge(const std::shared_ptr<PendingClient>& stranger) {
   const auto& request = stranger->parser.get();
   if (!websocket::is_upgrade(request)) {
     return answer(stranger, 404, who_meets());
@@ -138,7 +138,7 @@ void ControlServer::judge(const std::shared_ptr<Stranger>& stranger) {
   admit(stranger, *nonce, random_nonce());
 }
 
-void ControlServer::admit(const std::shared_ptr<Stranger>& stranger, const Nonce& client,
+void ControlServer::admit(const std::shared_ptr<PendingClient>& stranger, const Nonce& client,
                           const Nonce& server) {
   stranger->server_nonce = hex_of(server);
   stranger->server_proof = secret_.server_proof(client, server);
@@ -188,7 +188,7 @@ void ControlServer::await_first_report(const std::shared_ptr<Agent>& agent) {
       });
 }
 
-void ControlServer::answer(const std::shared_ptr<Stranger>& stranger, unsigned status,
+void ControlServer::answer(const std::shared_ptr<PendingClient>& stranger, unsigned status,
                            const std::string& text) {
   stranger->response = {http::int_to_status(status), stranger->parser.get().version()};
   stranger->response.set(handshake::kRefusal, handshake::one_line(text));
@@ -202,8 +202,8 @@ void ControlServer::answer(const std::shared_ptr<Stranger>& stranger, unsigned s
                     });
 }
 
-void ControlServer::forget(const std::shared_ptr<Stranger>& stranger) {
-  const std::shared_ptr<Stranger> kept = stranger;  // It may be the list's own.
+void ControlServer::forget(const std::shared_ptr<PendingClient>& stranger) {
+  const std::shared_ptr<PendingClient> kept = stranger;  // It may be the list's own.
   kept->stream().close();
   strangers_.remove(kept);
 }
@@ -216,14 +216,14 @@ void ControlServer::take_report(Agent& agent, const std::string& text) {
   const std::string objection = service_.objection(node);
   if (!objection.empty()) return refuse(agent, objection);
   if (agent.id.empty()) {
-    const std::string oddity = service_.oddity(node);
-    if (!oddity.empty()) say(oddity);
+    const std::string warning = service_.warning(node);
+    if (!warning.empty()) say(warning);
     take_in(agent, node.id);
   }
   agent.number = message->number;
   service_.report(message->report, Deadline::Clock::now());
   tell(agent);
-  tell_all();
+  send_views();
 }
 
 void ControlServer::take_in(Agent& agent, const std::string& id) {
@@ -269,7 +269,7 @@ void ControlServer::tell(Agent& agent) {
                             .missing = service_.missing(Deadline::Clock::now())}));
 }
 
-void ControlServer::tell_all() {
+void ControlServer::send_views() {
   if (!settings_.may_tell()) return;
   // What concerns one agent alone, it is told in answer.
   const RendezvousVersion now = version_of(service_.state());

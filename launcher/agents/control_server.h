@@ -32,7 +32,7 @@ class ControlServer {
     std::chrono::milliseconds handshake_timeout{5'000};
     std::size_t most_strangers = 64;
     std::size_t most_agents = 4'096;
-    /// Asked before each message to an agent; if false, messages wait for tell_all().
+    /// Asked before each message to an agent; if false, messages wait for send_views().
     std::function<bool()> may_tell = [] { return true; };
   };
   /// `listening`: a listening socket.
@@ -44,23 +44,25 @@ class ControlServer {
 
   /// Sends each agent its changed view. Call it after each change of the service that this server
   /// did not make, and when may_tell becomes true.
-  void tell_all();
+  void send_views();
   /// Number of connected agents.
   std::size_t agent_count() const { return agents_.size(); }
   /// Accepts no more connections.
   void stop_listening() { accept_loop_.stop(); }
 
  private:
-  struct Stranger;
+  struct PendingClient;
   struct Agent;
 
   std::string who_meets() const;
   void take(boost::asio::ip::tcp::socket socket);
-  void greet(const std::shared_ptr<Stranger>& stranger);
-  void judge(const std::shared_ptr<Stranger>& stranger);
-  void admit(const std::shared_ptr<Stranger>& stranger, const Nonce& client, const Nonce& server);
-  void answer(const std::shared_ptr<Stranger>& stranger, unsigned status, const std::string& text);
-  void forget(const std::shared_ptr<Stranger>& stranger);
+  void greet(const std::shared_ptr<PendingClient>& stranger);
+  void judge(const std::shared_ptr<PendingClient>& stranger);
+  void admit(const std::shared_ptr<PendingClient>& stranger, const Nonce& client,
+             const Nonce& server);
+  void answer(const std::shared_ptr<PendingClient>& stranger, unsigned status,
+              const std::string& text);
+  void forget(const std::shared_ptr<PendingClient>& stranger);
   void await_first_report(const std::shared_ptr<Agent>& agent);
   void take_report(Agent& agent, const std::string& text);
   void take_in(Agent& agent, const std::string& id);
@@ -74,8 +76,8 @@ class ControlServer {
   const Settings settings_;
   const JobSecret secret_;
   AcceptLoop<boost::asio::ip::tcp> accept_loop_;
-  std::list<std::shared_ptr<Stranger>> strangers_;  // without a handshake; the oldest first
-  std::list<std::shared_ptr<Agent>> newcomers_;     // have yet to report; the oldest first
+  std::list<std::shared_ptr<PendingClient>> strangers_;  // without a handshake; the oldest first
+  std::list<std::shared_ptr<Agent>> newcomers_;          // have yet to report; the oldest first
   std::map<const Agent*, std::shared_ptr<Agent>> agents_;
   RendezvousVersion told_{};
   bool owes_answers_ = false;

@@ -98,7 +98,7 @@ struct ControlTest : testing::Test {
 TEST_F(ControlTest, WhatIsReportedIsHeard) {
   serve();
   connect();
-  EXPECT_TRUE(run_both_until([&] { return client->is_heard(); }));
+  EXPECT_TRUE(run_both_until([&] { return client->is_acknowledged(); }));
   EXPECT_EQ(server->agent_count(), 1U);
 }
 
@@ -116,7 +116,7 @@ TEST_F(ControlTest, AnotherSecretOrNoneIsRefused) {
 TEST_F(ControlTest, AConnectionThatIsSilentIsMadeAnew) {
   serve();
   connect();
-  ASSERT_TRUE(run_both_until([&] { return client->is_heard(); }));
+  ASSERT_TRUE(run_both_until([&] { return client->is_acknowledged(); }));
   run_until(client_io, -1, Deadline::after(kDeadline), [&] { return !client->trouble().empty(); });
   EXPECT_NE(client->trouble(), "");
   const auto before = client->last_contact();
@@ -160,7 +160,7 @@ TEST_F(ControlTest, ReplayedGreetingsKeepNobodyOut) {
   EXPECT_TRUE(is_closed_by_server(*sockets[0]));
   EXPECT_TRUE(is_closed_by_server(*sockets[1]));
   connect();
-  EXPECT_TRUE(run_both_until([&] { return client->is_heard(); }));
+  EXPECT_TRUE(run_both_until([&] { return client->is_acknowledged(); }));
   EXPECT_EQ(server->agent_count(), 1U);
 }
 

@@ -147,7 +147,7 @@ void ElectedRendezvous::save() {
 
 void ElectedRendezvous::serve() {
   if (!leads()) return;
-  served_->server->tell_all();
+  served_->server->send_views();
   look();
 }
 
@@ -239,7 +239,7 @@ void ElectedRendezvous::finish(const Deadline& deadline) {
       Deadline::Clock::now() + lease_of(options_.rendezvous.timeouts) + seconds(3);
   run_until(io_, -1, Deadline(std::min(deadline.instant(), led_again)), [&] {
     look();
-    return leads() || (client_ && (client_->is_heard() || !client_->refusal().empty()));
+    return leads() || (client_ && (client_->is_acknowledged() || !client_->refusal().empty()));
   });
   if (!leads()) return;
   const RendezvousState& state = served_->service.state();
@@ -249,7 +249,7 @@ void ElectedRendezvous::finish(const Deadline& deadline) {
   served_->server->stop_listening();
   run_until(io_, -1, deadline, [&] {
     if (!leads()) return true;
-    served_->server->tell_all();
+    served_->server->send_views();
     return may_tell() && (!job_ended || served_->server->agent_count() == 0);
   });
   election_.resign(job_ended);

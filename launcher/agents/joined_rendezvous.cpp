@@ -76,7 +76,7 @@ void JoinedRendezvous::wait(int wake_fd, const std::optional<Deadline>& deadline
 
 void JoinedRendezvous::finish(const Deadline& deadline) {
   run_until(io_, -1, deadline, [&] {
-    return client_.is_heard() || !client_.trouble().empty() || !client_.refusal().empty();
+    return client_.is_acknowledged() || !client_.trouble().empty() || !client_.refusal().empty();
   });
 }
 

@@ -32,7 +32,7 @@ void ServedRendezvous::report(const AgentReport& report) {
   } else {
     service_.report(report, Deadline::Clock::now());
   }
-  server_.tell_all();
+  server_.send_views();
   look();
 }
 
@@ -56,13 +56,13 @@ void ServedRendezvous::wait(int wake_fd, const std::optional<Deadline>& deadline
     service_.report(report_, Deadline::Clock::now());
   }
   service_.tick(Deadline::Clock::now());
-  server_.tell_all();
+  server_.send_views();
   look();
 }
 
 void ServedRendezvous::finish(const Deadline& deadline) {
   server_.stop_listening();
-  server_.tell_all();
+  server_.send_views();
   run_until(io_, -1, deadline, [&] { return server_.agent_count() == 0; });
 }
 

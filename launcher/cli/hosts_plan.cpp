@@ -186,7 +186,7 @@ OverseeOptions plan_hosts(const RunFlags& flags, const std::vector<RemoteHost>& 
                                             .silence = facts.silence,
                                             .patience = patience}});
     options.patience = patience;
-    options.beat_interval = beat_interval(facts.silence);
+    options.heartbeat_interval = heartbeat_interval(facts.silence);
   }
   return options;
 }

@@ -13,7 +13,7 @@
 
 namespace lockstep::inline internal {
 
-Told ask_program(const std::vector<std::string>& words, const AskOptions& options) {
+ProgramResult ask_program(const std::vector<std::string>& words, const AskOptions& options) {
   const UniqueFd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
   Pipe out = make_pipe();
   const pid_t pid = spawn_process({.path = words.front(),
@@ -25,15 +25,15 @@ Told ask_program(const std::vector<std::string>& words, const AskOptions& option
   out.write_end.reset();
   const UniqueFd process = open_process(pid);
   const Deadline deadline = Deadline::after(options.patience);
-  Told told{.out = read_to_end(out.read_end.get(), deadline)};
+  ProgramResult result{.out = read_to_end(out.read_end.get(), deadline)};
   const bool in_time = wait_for_end(process, deadline);
   if (!in_time) {
     signal_group(pid, SIGKILL);
     wait_for_end(process, Deadline::after(kTimeToDie));
   }
   const ChildExit exit = reap_child(pid);
-  if (in_time && exit.signal == 0) told.status = exit.exit_code;
-  return told;
+  if (in_time && exit.signal == 0) result.status = exit.exit_code;
+  return result;
 }
 
 }  // namespace lockstep::inline internal

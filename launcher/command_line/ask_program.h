@@ -15,7 +15,7 @@ struct AskOptions {
 };
 
 /// Result of a program.
-struct Told {
+struct ProgramResult {
   int status = -1;  ///< exit code; -1: killed by the timeout or a signal
   std::string out{};
 };
@@ -23,6 +23,6 @@ struct Told {
 /// Runs a program and returns its standard output and exit code. The first word is its path.
 /// Threads: as spawn_process.
 /// Errors: as spawn_process.
-Told ask_program(const std::vector<std::string>& words, const AskOptions& options = {});
+ProgramResult ask_program(const std::vector<std::string>& words, const AskOptions& options = {});
 
 }  // namespace lockstep::inline internal

@@ -102,7 +102,7 @@ std::optional<HostedRequest> decode_hosted_request(std::string_view text) {
                        .patience = std::chrono::milliseconds(object["patience_ms"])};
 }
 
-std::chrono::milliseconds beat_interval(std::chrono::milliseconds silence) {
+std::chrono::milliseconds heartbeat_interval(std::chrono::milliseconds silence) {
   constexpr std::chrono::milliseconds kLongest{5'000};
   return std::min(kLongest, silence / 4);
 }

@@ -33,10 +33,10 @@ std::optional<HostedRequest> decode_hosted_request(std::string_view text);
 
 /// Heartbeat line. Several are sent within HostedRequest::silence; if none arrives in that time,
 /// the sender is gone or unreachable.
-inline constexpr const char* kBeat = "beat";
+inline constexpr const char* kHeartbeat = "beat";
 inline constexpr std::chrono::milliseconds kLongestSilence{60'000};
 /// Interval between heartbeats.
-std::chrono::milliseconds beat_interval(std::chrono::milliseconds silence);
+std::chrono::milliseconds heartbeat_interval(std::chrono::milliseconds silence);
 /// A line that sends a signal to the command.
 std::string signal_line(int signal);
 std::optional<int> signal_in(std::string_view line);

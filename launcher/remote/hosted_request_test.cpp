@@ -38,8 +38,8 @@ TEST(HostedRequest, AnythingElseIsNone) {
 }
 
 TEST(HostedRequest, SeveralBeatsFitIntoTheSilence) {
-  EXPECT_EQ(beat_interval(kLongestSilence), std::chrono::seconds(5));
-  EXPECT_EQ(beat_interval(std::chrono::seconds(2)), std::chrono::milliseconds(500));
+  EXPECT_EQ(heartbeat_interval(kLongestSilence), std::chrono::seconds(5));
+  EXPECT_EQ(heartbeat_interval(std::chrono::seconds(2)), std::chrono::milliseconds(500));
 }
 
 TEST(HostedRequest, SignalsAreLines) {

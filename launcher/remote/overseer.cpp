@@ -161,8 +161,8 @@ class Overseer {
 
   void keep_time() {
     if (next_beat_.passed()) {
-      for (const auto& session : sessions_) session->send(kBeat);
-      next_beat_ = Deadline::after(options_.beat_interval);
+      for (const auto& session : sessions_) session->send(kHeartbeat);
+      next_beat_ = Deadline::after(options_.heartbeat_interval);
     }
     if (stop_at_ && stop_at_->passed()) {
       stop_at_.reset();
@@ -195,7 +195,7 @@ class Overseer {
   std::size_t there_ = options_.commands.size();
   Overseen result_;
   bool stopping_ = false;
-  Deadline next_beat_ = Deadline::after(options_.beat_interval);
+  Deadline next_beat_ = Deadline::after(options_.heartbeat_interval);
   std::optional<Deadline> stop_at_;
   std::optional<Deadline> give_up_at_;
 };

@@ -26,7 +26,7 @@ struct OverseeOptions {
   /// Return the standard output instead of showing it.
   bool collects = false;
   /// Interval between heartbeats to the machines.
-  std::chrono::milliseconds beat_interval{5'000};
+  std::chrono::milliseconds heartbeat_interval{5'000};
   /// All are stopped after this time.
   std::optional<std::chrono::milliseconds> time_limit{};
   /// Time that stopped commands have to end.

@@ -69,9 +69,9 @@ WorkerFault fault_of(const WorkerExit& exit, const std::string& where, seconds a
   return {.text = concat(describe_worker(exit), where, " ", describe_failure(exit)),
           .place = place.empty() ? "" : concat(exit.step, ": ", place),
           .status = exit.status(),
-          .is_hang = !exit.late_for.empty() || exit.waited_in_vain,
+          .is_hang = !exit.late_for.empty() || exit.deadline_expired,
           .silent_since = exit.silent_since,
-          .is_final = exit.gives_up};
+          .is_final = exit.cannot_recover};
 }
 
 }  // namespace lockstep::inline internal

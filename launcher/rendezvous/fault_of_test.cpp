@@ -47,7 +47,7 @@ TEST(FaultOf, TheSameErrorIsTheSamePlaceWhicheverRankHasIt) {
 }
 
 TEST(FaultOf, OneThatGivesUpIsTheLast) {
-  EXPECT_TRUE(fault_of({.exit_code = 1, .gives_up = true}, "", seconds(1)).is_final);
+  EXPECT_TRUE(fault_of({.exit_code = 1, .cannot_recover = true}, "", seconds(1)).is_final);
   EXPECT_FALSE(fault_of({.exit_code = 1}, "", seconds(1)).is_final);
 }
 

@@ -193,7 +193,7 @@ std::string RendezvousService::objection(const RendezvousNode& node) const {
   return "";
 }
 
-std::string RendezvousService::oddity(const RendezvousNode& node) const {
+std::string RendezvousService::warning(const RendezvousNode& node) const {
   for (const auto& [id, agent] : heard_) {
     const RendezvousNode& other = agent.report.node;
     const bool known = !node.program.empty() && !other.program.empty();

@@ -43,7 +43,7 @@ class RendezvousService {
   /// Why an agent may not take part, in one line for it; empty: it may.
   std::string objection(const RendezvousNode& node) const;
   /// A warning about an agent that takes part, in one line for people; empty: none.
-  std::string oddity(const RendezvousNode& node) const;
+  std::string warning(const RendezvousNode& node) const;
   /// What the job waits for, in one line.
   std::string missing(Instant now) const;
 

@@ -269,16 +269,16 @@ TEST_F(ServiceTest, AnotherProgramIsOddWhereTheRoleIsTheSame) {
   first.node.program = "1";
   service.report(first, now);
   RendezvousNode second{.id = "b", .name = "second"};
-  EXPECT_EQ(service.oddity(second), "");
+  EXPECT_EQ(service.warning(second), "");
   second.program = "1";
-  EXPECT_EQ(service.oddity(second), "");
+  EXPECT_EQ(service.warning(second), "");
   second.program = "2";
   EXPECT_NE(
-      service.oddity(second).find("machine second runs another program file than machine first"),
+      service.warning(second).find("machine second runs another program file than machine first"),
       std::string::npos);
   EXPECT_EQ(service.objection(second), "");
   second.role = "other";
-  EXPECT_EQ(service.oddity(second), "");
+  EXPECT_EQ(service.warning(second), "");
 }
 
 }  // namespace

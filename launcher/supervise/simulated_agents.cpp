@@ -21,16 +21,16 @@ const char* name_of_event(const SupervisionEvent& event) {
         const char* operator()(const LeftGroup&) { return "LeftGroup"; }
         const char* operator()(const TrainingDone&) { return "TrainingDone"; }
         const char* operator()(const StateFile&) { return "StateFile"; }
-        const char* operator()(const TookPlace&) { return "TookPlace"; }
+        const char* operator()(const TookRank&) { return "TookRank"; }
         const char* operator()(const CallsFile&) { return "CallsFile"; }
         const char* operator()(const PythonStacksPipe&) { return "PythonStacksPipe"; }
-        const char* operator()(const WaitedInVain&) { return "WaitedInVain"; }
-        const char* operator()(const GivesUp&) { return "GivesUp"; }
+        const char* operator()(const DeadlineExpired&) { return "DeadlineExpired"; }
+        const char* operator()(const CannotRecover&) { return "CannotRecover"; }
       };
       return std::visit(MessageNames(), received.message);
     }
     const char* operator()(const happened::LinkClosed&) { return "LinkClosed"; }
-    const char* operator()(const happened::PlaceNotRead&) { return "PlaceNotRead"; }
+    const char* operator()(const happened::RankNotRead&) { return "RankNotRead"; }
     const char* operator()(const happened::WorkerEnded&) { return "WorkerEnded"; }
     const char* operator()(const happened::WorkerSuspended&) { return "WorkerSuspended"; }
     const char* operator()(const happened::GroupEmptied&) { return "GroupEmptied"; }
@@ -227,7 +227,7 @@ void SimulatedJob::carry_out(Machine& machine, const action::StartWorker& start)
   begin_process(process, start.local_rank < 0 ? 0 : machine.supervision->generation);
 }
 
-void SimulatedJob::carry_out(Machine& machine, const action::SendPlace& send) {
+void SimulatedJob::carry_out(Machine& machine, const action::SendRank& send) {
   Process& process = *machine.processes.at(send.worker);
   const SupervisionState& state = *machine.supervision;
   // It ends at this moment.
@@ -235,7 +235,7 @@ void SimulatedJob::carry_out(Machine& machine, const action::SendPlace& send) {
   if (waits && options_.is_random && happens_once_in(300)) {
     end_process(process, {.signal = SIGKILL}, false);
   }
-  if (!process.link_is_open) return notify(machine, happened::PlaceNotRead{send.worker});
+  if (!process.link_is_open) return notify(machine, happened::RankNotRead{send.worker});
   const std::uint64_t generation = state.generation;
   const int rank = state.workers.at(send.worker).exit.rank;
   process.is_known_kept = true;
@@ -250,7 +250,7 @@ void SimulatedJob::carry_out(Machine& machine, const action::SendPlace& send) {
   clock_.after(delay(1, 300), [this, &process, generation, rank] {
     if (!process.is_active() || process.generation >= generation) return;
     if (process.doing != Process::Doing::kWaits) return;  // It leaves first, and takes it then.
-    say(process, TookPlace{.generation = generation});
+    say(process, TookRank{.generation = generation});
     enter(process, generation, rank);
   });
 }

@@ -77,9 +77,9 @@ void SimulatedJob::note_message(Machine& machine, Process& process, const Worker
                         worker.state == WorkerState::kUnprotected;
   if (std::holds_alternative<KeepsState>(message)) {
     process.is_known_kept = process.is_known_kept || (has_rank && !process.is_known_to_train_on);
-  } else if (std::holds_alternative<GivesUp>(message)) {
+  } else if (std::holds_alternative<CannotRecover>(message)) {
     process.is_known_to_give_up = true;
-  } else if (std::holds_alternative<WaitedInVain>(message)) {
+  } else if (std::holds_alternative<DeadlineExpired>(message)) {
     process.is_known_to_wait = process.is_known_to_wait || !is_over;
   } else if (const auto* const done = std::get_if<TrainingDone>(&message)) {
     if (has_rank && done->is_complete) process.known_done_at = clock_.now();
@@ -119,7 +119,7 @@ void SimulatedJob::check_event(Machine& machine, const SupervisionEvent& event,
       violate(concat(machine.id(), " runs ", ranks.size(), " workers"));
     }
   } else if (const auto* const received = std::get_if<happened::MessageReceived>(&event)) {
-    const auto* const took = std::get_if<TookPlace>(&received->message);
+    const auto* const took = std::get_if<TookRank>(&received->message);
     const auto worker = before.workers.find(received->worker);
     if (took != nullptr && worker != before.workers.end() &&
         took->generation != before.generation &&
@@ -171,7 +171,7 @@ void SimulatedJob::check_end_of_worker(const Machine& machine, const Supervision
   const WorkerExit& exit = state.workers.at(id).exit;
   const Process& process = *machine.processes.at(id);
   const bool is_saved = exit.exit_code == kExitPreempted;
-  if (worker.state == WorkerState::kRecovering && !exit.gives_up && !is_saved &&
+  if (worker.state == WorkerState::kRecovering && !exit.cannot_recover && !is_saved &&
       before.phase == SupervisionPhase::kRunning && state.phase != before.phase) {
     violate("a worker that had yet to join ends the generation");
   }
@@ -183,7 +183,7 @@ void SimulatedJob::check_end_of_worker(const Machine& machine, const Supervision
        }))) {
     violate("a preemption between generations is not the end of the job");
   }
-  if (process.is_known_to_give_up != exit.gives_up) violate("that a worker gives up is lost");
+  if (process.is_known_to_give_up != exit.cannot_recover) violate("that a worker gives up is lost");
   if (worker.exit.pid != exit.pid || worker.exit.rank != exit.rank) violate("a worker is mistaken");
 }
 
@@ -197,7 +197,7 @@ void SimulatedJob::check_report(const Machine& machine, const WorkerExit& exit) 
   if (process.is_known_kept && !exit.failed() && !exit.told_to_stop)
     violate(concat(who, " ended early, and well"));
   if (process.was_stopped != exit.told_to_stop) violate(concat(who, ": who stopped it?"));
-  if (process.is_known_to_wait != exit.waited_in_vain && !exit.told_to_stop) {
+  if (process.is_known_to_wait != exit.deadline_expired && !exit.told_to_stop) {
     violate(concat(who, ": did it wait?"));
   }
   if (process.known_done_at.has_value() != exit.was_done && !exit.told_to_stop) {

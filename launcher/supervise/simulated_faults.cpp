@@ -70,13 +70,13 @@ void SimulatedJob::inject_fault_of_worker(Process& process) {
       if (happens_once_in(2)) hang(process);
       return;
     case 13:
-      say(process, GivesUp{});
+      say(process, CannotRecover{});
       return end_process(process, {.exit_code = 1, .error_message = error}, true);
     case 14:
       return post(*process.machine, happened::WorkerSuspended{process.worker, SIGSTOP});
     case 15:  // A message of an earlier generation comes late.
       if (process.generation < 2) return;
-      say(process, TookPlace{.generation = process.generation - 1});
+      say(process, TookRank{.generation = process.generation - 1});
       return say(process, LeftGroup{.generation = process.generation - 1, .text = "late"});
     case 16:  // It trains on without recovery.
       if (process.doing != Process::Doing::kTrains) return;

@@ -108,7 +108,7 @@ class SimulatedJob {
   void notify(Machine& machine, const SupervisionEvent& event);
   void post(Machine& machine, SupervisionEvent event);
   void carry_out(Machine& machine, const action::StartWorker& start);
-  void carry_out(Machine& machine, const action::SendPlace& send);
+  void carry_out(Machine& machine, const action::SendRank& send);
   void carry_out(Machine& machine, const action::SendLeaveGroup& send);
   void carry_out(Machine& machine, const action::SignalWorker& to_one);
   void carry_out(Machine& machine, const action::SignalGroup& to_group);

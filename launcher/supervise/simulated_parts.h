@@ -44,7 +44,7 @@ struct SimulatedJob::Process {
   // What the launcher knows about it, for checks.
   bool is_known_kept = false;         ///< it read that the worker keeps its state
   bool is_known_to_train_on = false;  ///< it read that the worker trains without recovery
-  bool is_known_to_wait = false;      ///< it read WaitedInVain
+  bool is_known_to_wait = false;      ///< it read DeadlineExpired
   bool is_known_to_give_up = false;
   std::optional<Time> known_done_at{};
   std::optional<Time> told_to_end_at{};

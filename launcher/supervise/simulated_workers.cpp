@@ -143,7 +143,7 @@ void SimulatedJob::notice_late_peer(Process& process, std::uint64_t generation) 
   if (process.generation != generation || process.doing != Process::Doing::kTrains) return;
   if (!process.is_active() || groups_[generation].is_broken) return;
   faulty_.insert(generation);
-  say(process, WaitedInVain{.operation = "all_reduce", .waited = kSimulatedCollectiveTimeout});
+  say(process, DeadlineExpired{.operation = "all_reduce", .waited = kSimulatedCollectiveTimeout});
   clock_.after(delay(100, 500), [this, &process, generation] {
     if (process.generation != generation || !process.is_active()) return;
     if (process.is_resilient) return leave_group(process, LeftGroup::Cause::kLateRank);
@@ -179,7 +179,7 @@ void SimulatedJob::take_place_after_leaving(Process& process, std::uint64_t left
   if (worker->second.state != WorkerState::kRecovering) return;
   const std::uint64_t generation = supervision->generation;
   const int rank = worker->second.exit.rank;
-  say(process, TookPlace{.generation = generation});
+  say(process, TookRank{.generation = generation});
   enter(process, generation, rank);
 }
 

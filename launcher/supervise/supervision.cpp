@@ -187,15 +187,15 @@ void SupervisionStep::finish() {
   } else if (!state_.killed_end_by) {
     state_.killed_end_by = now_ + StopSequence::kKilledTimeout;
   }
-  const bool gives_up = state_.stop.given_up() || has_passed(state_.killed_end_by, now_);
-  if (!gives_up && is_alive) return;
-  if (!gives_up && is_stopping() && !state_.workers.empty()) {
+  const bool stops_waiting = state_.stop.given_up() || has_passed(state_.killed_end_by, now_);
+  if (!stops_waiting && is_alive) return;
+  if (!stops_waiting && is_stopping() && !state_.workers.empty()) {
     // A shell starts background processes with SIGINT ignored, so that SIGINT alone leaves them.
     // One SIGTERM and no more: a second means to many programs that saving their state must end.
     if (!state_.sent_sigterm && !state_.stop.killed()) stop(SIGTERM);
     return;
   }
-  if (gives_up) {
+  if (stops_waiting) {
     for (const auto& [id, worker] : state_.workers) {
       if (is_stopping() || worker.is_alive()) state_.outcome.stuck.push_back(worker.exit);
     }

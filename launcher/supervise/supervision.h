@@ -179,7 +179,7 @@ struct LinkClosed {
   WorkerId worker = 0;
 };
 /// The worker did not read its Place message.
-struct PlaceNotRead {
+struct RankNotRead {
   WorkerId worker = 0;
 };
 /// `exit`: how the process ended, and the error that it left.
@@ -224,7 +224,7 @@ struct DecisionDue {};
 
 using SupervisionEvent =
     std::variant<happened::GenerationReady, happened::WorkerStarted, happened::MessageReceived,
-                 happened::LinkClosed, happened::PlaceNotRead, happened::WorkerEnded,
+                 happened::LinkClosed, happened::RankNotRead, happened::WorkerEnded,
                  happened::WorkerSuspended, happened::GroupEmptied, happened::StopSignal,
                  happened::NoticeSignal, happened::SignalFateRead, happened::HangExplained,
                  happened::HangingPlacesRead, happened::ViewChanged, happened::RendezvousLost,
@@ -238,9 +238,9 @@ struct StartWorker {
   WorkerId worker = 0;
   int local_rank = 0;
 };
-/// Answer: PlaceNotRead, if the worker does not read it. `is_first`: for a standby worker, which is
+/// Answer: RankNotRead, if the worker does not read it. `is_first`: for a standby worker, which is
 /// also sent the memory file that the launcher keeps.
-struct SendPlace {
+struct SendRank {
   WorkerId worker = 0;
   int local_rank = 0;
   bool is_first = false;
@@ -304,7 +304,7 @@ struct Finish {};
 }  // namespace action
 
 using SupervisionAction =
-    std::variant<action::StartWorker, action::SendPlace, action::SendLeaveGroup,
+    std::variant<action::StartWorker, action::SendRank, action::SendLeaveGroup,
                  action::SignalWorker, action::SignalGroup, action::SignalAll,
                  action::ReadSignalFate, action::ExplainHang, action::ReadHangingPlaces,
                  action::ReleaseWaitingWorker, action::ReportEnd, action::ShowEnd,

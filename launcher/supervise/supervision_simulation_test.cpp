@@ -56,9 +56,9 @@ std::string simulate(std::uint64_t seed, bool traces, Coverage& coverage) {
 }
 
 constexpr std::array kWorkerEvents = {
-    "WorkerStarted", "KeepsState",  "StateFile",    "CallsFile",       "WaitedInVain",
-    "LeftGroup",     "TookPlace",   "GivesUp",      "TrainingDone",    "LinkClosed",
-    "PlaceNotRead",  "WorkerEnded", "GroupEmptied", "WorkerSuspended", "SignalFateRead"};
+    "WorkerStarted", "KeepsState",  "StateFile",     "CallsFile",       "DeadlineExpired",
+    "LeftGroup",     "TookRank",    "CannotRecover", "TrainingDone",    "LinkClosed",
+    "RankNotRead",   "WorkerEnded", "GroupEmptied",  "WorkerSuspended", "SignalFateRead"};
 constexpr std::array kJobEvents = {"GenerationReady",   "ViewChanged",   "DecisionDue",
                                    "StopSignal",        "NoticeSignal",  "HangExplained",
                                    "HangingPlacesRead", "RendezvousLost"};
@@ -68,15 +68,16 @@ std::string why_not(const std::string& state, const std::string& event) {
   const auto is_one_of = [](const std::string& name, std::initializer_list<const char*> names) {
     return std::ranges::find(names, name) != names.end();
   };
-  const bool is_message = is_one_of(event, {"KeepsState", "StateFile", "CallsFile", "WaitedInVain",
-                                            "LeftGroup", "TookPlace", "GivesUp", "TrainingDone"});
+  const bool is_message =
+      is_one_of(event, {"KeepsState", "StateFile", "CallsFile", "DeadlineExpired", "LeftGroup",
+                        "TookRank", "CannotRecover", "TrainingDone"});
   if (state == "unprotected" && (is_message || event == "WorkerSuspended"))
     return "seldom: it announces nothing more, and few workers are in this state";
   if (state == "unprotected" && event == "SignalFateRead")
     return "seldom: few workers are in this state";
   if (event == "WorkerStarted" && !is_one_of(state, {"starting", "warming up"}))
     return "it is the answer to StartWorker";
-  if (event == "PlaceNotRead" && state != "recovering") return "it is the answer to SendPlace";
+  if (event == "RankNotRead" && state != "recovering") return "it is the answer to SendRank";
   if (event == "GroupEmptied" && state != "ended") return "it comes after WorkerEnded";
   if (state == "ended" && event != "GroupEmptied")
     return "all that a worker sent comes before WorkerEnded";
@@ -92,7 +93,7 @@ std::string why_not(const std::string& state, const std::string& event) {
   if (is_one_of(state, {"dismissed", "stopping"}) && is_message)
     return "seldom: it was sent just before, and changes nothing any more";
   if (is_one_of(state, {"left", "recovering", "done"}) &&
-      is_one_of(event, {"WaitedInVain", "GivesUp", "WorkerSuspended", "SignalFateRead"})) {
+      is_one_of(event, {"DeadlineExpired", "CannotRecover", "WorkerSuspended", "SignalFateRead"})) {
     return "seldom: the state is short";
   }
   if (state == "job beginning" && event != "GenerationReady") return "GenerationReady comes first";

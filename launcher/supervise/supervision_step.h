@@ -55,7 +55,7 @@ class SupervisionStep {
   void on(const happened::WorkerStarted& event);
   void on(const happened::MessageReceived& event);
   void on(const happened::LinkClosed& event);
-  void on(const happened::PlaceNotRead& event);
+  void on(const happened::RankNotRead& event);
   void on(const happened::WorkerEnded& event);
   void on(const happened::WorkerSuspended& event);
   void on(const happened::GroupEmptied& event);
@@ -73,9 +73,11 @@ class SupervisionStep {
   void receive(WorkerId id, Worker& worker, const KeepsState& message);
   void receive(WorkerId id, Worker& worker, const LeftGroup& message);
   void receive(WorkerId id, Worker& worker, const TrainingDone& message);
-  void receive(WorkerId id, Worker& worker, const TookPlace& message);
-  void receive(WorkerId id, Worker& worker, const WaitedInVain& message);
-  void receive(WorkerId, Worker& worker, const GivesUp&) { worker.exit.gives_up = true; }
+  void receive(WorkerId id, Worker& worker, const TookRank& message);
+  void receive(WorkerId id, Worker& worker, const DeadlineExpired& message);
+  void receive(WorkerId, Worker& worker, const CannotRecover&) {
+    worker.exit.cannot_recover = true;
+  }
   void receive(WorkerId, Worker&, const StateFile&) {}
   void receive(WorkerId, Worker&, const CallsFile&) {}
   void receive(WorkerId, Worker&, const PythonStacksPipe&) {}

@@ -145,7 +145,7 @@ TEST(Supervision, TheStacksOfAllRanksThatDoNotJoinAreReadAtOnce) {
   job.leaves(1);
   job.pass(seconds(1));
   job.begins(2, 3);
-  job.says(1, TookPlace{.generation = 2});
+  job.says(1, TookRank{.generation = 2});
   job.pass(kReads + milliseconds(500));
   EXPECT_EQ(job.count<action::ReadHangingPlaces>([](const auto& read) {
     return read.workers == std::vector<WorkerId>{2, 3};
@@ -179,8 +179,8 @@ TEST(Supervision, ARankThatHasYetToJoinKeepsItsTimeInASearch) {
   job.leaves(1);
   job.pass(seconds(1));
   job.begins(2, 3);
-  job.says(1, TookPlace{.generation = 2});
-  job.says(2, TookPlace{.generation = 2});
+  job.says(1, TookRank{.generation = 2});
+  job.says(2, TookRank{.generation = 2});
   job.leaves(1, LeftGroup::Cause::kLateRank);
   job.happens(happened::HangExplained{});
   job.leaves(2);
@@ -197,7 +197,7 @@ TEST(Supervision, EachGenerationHasItsOwnSearch) {
   job.decide();
   ASSERT_EQ(job.state.phase, SupervisionPhase::kBetween);
   job.begins(2, 2);
-  for (const WorkerId id : {1, 2}) job.says(id, TookPlace{.generation = 2});
+  for (const WorkerId id : {1, 2}) job.says(id, TookRank{.generation = 2});
   job.leaves(1, LeftGroup::Cause::kLateRank);
   EXPECT_EQ(job.count<action::ExplainHang>(), 1);
 }
@@ -210,7 +210,7 @@ TEST(Supervision, ADeadlineOfTheGenerationBeforeEndsNoOther) {
   ASSERT_EQ(job.state.phase, SupervisionPhase::kBetween);
   job.leaves(2);
   job.begins(2, 2);
-  for (const WorkerId id : {1, 2}) job.says(id, TookPlace{.generation = 2});
+  for (const WorkerId id : {1, 2}) job.says(id, TookRank{.generation = 2});
   job.pass(seconds(5));
   EXPECT_EQ(job.state.phase, SupervisionPhase::kRunning);
 }
@@ -236,11 +236,11 @@ TEST(Supervision, AStandbyWorkerGetsTheMemoryFileWithItsFirstPlace) {
     job.ends(generation == 2 ? 1 : 2, {.signal = SIGKILL});
     job.decide();
     job.begins(generation, 2);
-    EXPECT_EQ(job.count<action::SendPlace>([&](const auto& send) {
+    EXPECT_EQ(job.count<action::SendRank>([&](const auto& send) {
       return send.worker == 3 && send.local_rank == 0 && send.is_first == (generation == 2);
     }),
               1);
-    job.says(3, TookPlace{.generation = generation});
+    job.says(3, TookRank{.generation = generation});
   }
 }
 
@@ -248,7 +248,7 @@ TEST(Supervision, AStandbyWorkerGetsTheMemoryFileWithItsFirstPlace) {
 TEST(Supervision, EachRankThatWaitedInVainIsReleased) {
   Supervised job(3);
   for (const WorkerId id : {1, 2}) {
-    job.says(id, WaitedInVain{.operation = "all_reduce"});
+    job.says(id, DeadlineExpired{.operation = "all_reduce"});
     EXPECT_EQ(job.count<action::ExplainHang>(), id == 1 ? 1 : 0);
     EXPECT_EQ(
         job.count<action::ReleaseWaitingWorker>([id](const auto& one) { return one.worker == id; }),
@@ -264,7 +264,7 @@ TEST(Supervision, ARankThatJoinsIsNotSilentAnyMore) {
   job.decide();
   job.begins(2, 3);
   for (const WorkerId id : {2, 3}) EXPECT_EQ(job.state.workers.at(id).exit.silent_since, 1U);
-  job.says(2, TookPlace{.generation = 2});
+  job.says(2, TookRank{.generation = 2});
   job.leaves(3);
   for (const WorkerId id : {2, 3}) EXPECT_EQ(job.state.workers.at(id).exit.silent_since, 0U);
 }
@@ -273,7 +273,7 @@ TEST(Supervision, NoHangIsExplainedBetweenGenerations) {
   Supervised job(2);
   job.leaves(1);
   job.pass(seconds(1));
-  job.says(2, WaitedInVain{.operation = "all_reduce"});
+  job.says(2, DeadlineExpired{.operation = "all_reduce"});
   EXPECT_EQ(job.count<action::ExplainHang>(), 0);
 }
 

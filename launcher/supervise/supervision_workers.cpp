@@ -85,15 +85,15 @@ void SupervisionStep::place(WorkerId id, Worker& worker, int local_rank, int ran
   const State before = std::exchange(worker.state, State::kRecovering);
   worker.exit.rank = rank;
   worker.exit.local_rank = local_rank;
-  worker.exit.waited_in_vain = false;
+  worker.exit.deadline_expired = false;
   worker.exit.hangs_in.clear();
   worker.is_in_collective = false;
   worker.leaves_by.reset();
-  act(action::SendPlace{id, local_rank, /*is_first=*/before == State::kStandby});
+  act(action::SendRank{id, local_rank, /*is_first=*/before == State::kStandby});
 }
 
 // It ended, or hangs, since before this generation: no reason for another.
-void SupervisionStep::on(const happened::PlaceNotRead& event) {
+void SupervisionStep::on(const happened::RankNotRead& event) {
   Worker* const worker = find(event.worker);
   if (worker == nullptr || worker->state != State::kRecovering) return;
   dismiss(event.worker, *worker, milliseconds(0));
@@ -136,7 +136,7 @@ void SupervisionStep::receive(WorkerId id, Worker& worker, const TrainingDone& m
   if (is_between()) worker.kill_at = now_ + state_.options.shutdown_timeout;
 }
 
-void SupervisionStep::receive(WorkerId, Worker& worker, const TookPlace& message) {
+void SupervisionStep::receive(WorkerId, Worker& worker, const TookRank& message) {
   if (worker.state != State::kRecovering || message.generation != state_.generation) return;
   worker.state = State::kRunning;
   worker.joins_by.reset();
@@ -165,9 +165,9 @@ void SupervisionStep::receive(WorkerId, Worker& worker, const LeftGroup& message
   search_hang();
 }
 
-void SupervisionStep::receive(WorkerId id, Worker& worker, const WaitedInVain& message) {
+void SupervisionStep::receive(WorkerId id, Worker& worker, const DeadlineExpired& message) {
   if (is_between() || is_stopping()) return;
-  worker.exit.waited_in_vain = true;
+  worker.exit.deadline_expired = true;
   explain_hang(AwaitedCall{.operation = message.operation,
                            .group = message.group,
                            .sequence = message.sequence,
@@ -197,11 +197,11 @@ void SupervisionStep::on(const happened::WorkerEnded& event) {
   exit.local_rank = known.local_rank;
   exit.pid = known.pid;
   exit.directory = known.directory;
-  exit.gives_up = known.gives_up;
+  exit.cannot_recover = known.cannot_recover;
   exit.late_for = known.late_for;
   exit.hangs_in = known.hangs_in;
   exit.silent_since = known.silent_since;
-  exit.waited_in_vain = known.waited_in_vain;
+  exit.deadline_expired = known.deadline_expired;
   exit.told_to_stop = is_told_to_stop(worker);
   const bool has_state = worker.keeps_state() || worker.state == State::kHanging;
   exit.was_done = worker.state == State::kDone;
@@ -223,7 +223,7 @@ void SupervisionStep::on(const happened::WorkerEnded& event) {
 // No other rank has met it in this generation.
 bool SupervisionStep::is_replaceable(const WorkerExit& exit, State before) const {
   return before == State::kRecovering && state_.phase == SupervisionPhase::kRunning &&
-         !exit.gives_up && exit.exit_code != kExitPreempted;
+         !exit.cannot_recover && exit.exit_code != kExitPreempted;
 }
 
 void SupervisionStep::replace(const WorkerExit& exit, const std::string& why) {

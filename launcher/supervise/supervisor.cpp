@@ -240,7 +240,8 @@ void Supervisor::carry_out(const action::StartWorker& start) {
   const pid_t pid = start_process(std::move(spawn));
   failpoint("launch.started");
   news_.add(link.launcher.get());
-  processes_[start.worker] = {.pid = pid, .link = std::move(link.launcher), .calls = {}, .python = {}};
+  processes_[start.worker] = {
+      .pid = pid, .link = std::move(link.launcher), .calls = {}, .python = {}};
   parts_.guard.add(pid);
   notify(happened::WorkerStarted{start.worker, pid, plan.directory});
   parts_.board.started(exit_of(start.worker));
@@ -273,14 +274,14 @@ pid_t Supervisor::start_process(SpawnOptions spawn) {
   return pid;
 }
 
-void Supervisor::carry_out(const action::SendPlace& send) {
+void Supervisor::carry_out(const action::SendRank& send) {
   const WorkerPlan& plan = plans_.at(static_cast<std::size_t>(send.local_rank));
   parts_.board.placed(exit_of(send.worker));
   failpoint("launch.place");
   const int link = processes_.at(send.worker).link.get();
   const int memory = job_.state_memory.get();
   if (send.is_first && job_.state_memory.valid()) send_message(link, KeptStateFile{}, memory);
-  if (!send_message(link, plan.place, plan.place_fd)) notify(happened::PlaceNotRead{send.worker});
+  if (!send_message(link, plan.place, plan.place_fd)) notify(happened::RankNotRead{send.worker});
   failpoint("launch.placed");
 }
 

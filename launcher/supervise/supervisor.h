@@ -93,7 +93,7 @@ class Supervisor {
 
   void carry_out(const action::StartWorker& start);
   pid_t start_process(SpawnOptions spawn);
-  void carry_out(const action::SendPlace& send);
+  void carry_out(const action::SendRank& send);
   void carry_out(const action::SendLeaveGroup& send);
   void carry_out(const action::SignalWorker& signal);
   void carry_out(const action::SignalGroup& signal);

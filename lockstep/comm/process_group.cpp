@@ -225,7 +225,7 @@ void ProcessGroup::monitored_barrier(std::optional<std::chrono::milliseconds> ti
     store->set(keys[group.rank], std::string("here"));
     const auto missing = wait_for_keys(*store, keys, Deadline::after(limit));
     if (!missing.empty()) {
-      tell_launcher_of_late_rank(name);
+      notify_launcher_of_late_rank(name);
       throw TimeoutError(
           fields_of(name, missing),
           concat("after ", limit.count(), " ms rank", missing.size() > 1 ? "s " : " ",

@@ -154,7 +154,7 @@ requires(!ModuleHolder<Module>) class DistributedDataParallel {
   /// Zeroes the module's gradients and discards all passes since the last exchange.
   void zero_grad(bool set_to_none = true) {
     module_->zero_grad(set_to_none);
-    replica_.give_up_passes();
+    replica_.discard_passes();
   }
 
   /// This rank's batches, for ranks with different numbers of batches; see UnevenInputs. `loader`:

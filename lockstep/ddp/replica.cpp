@@ -285,8 +285,8 @@ void Replica::set_has_data(bool has_data) {
   reducer_->set_has_data(has_data);
 }
 
-void Replica::give_up_passes() {
-  reducer_->give_up_passes();
+void Replica::discard_passes() {
+  reducer_->discard_passes();
 }
 
 void Replica::cast_vote(bool has_data, int vote) {

@@ -74,7 +74,7 @@ class Replica {
   /// If false, backward passes add nothing to gradients, even if they are NaN.
   void set_has_data(bool has_data);
   /// Discards the backward passes since the last exchange, with their weights.
-  void give_up_passes();
+  void discard_passes();
 
   /// See DistributedDataParallel. `optimizer` may be null.
   void check_replicas_agree(const torch::optim::Optimizer* optimizer) const;

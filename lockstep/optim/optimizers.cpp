@@ -159,11 +159,11 @@ at::Tensor FusedOptimizer::step(LossClosure closure) {
   }
   copies.commit();
   for (const auto& step : steps) step->run();
-  const auto run_share = [&] {
-    for (const auto& step : steps) step->run_share();
+  const auto run_shard = [&] {
+    for (const auto& step : steps) step->run_shard();
   };
-  run_share();
-  copies.end(run_share);
+  run_shard();
+  copies.end(run_shard);
   return loss;
 }
 

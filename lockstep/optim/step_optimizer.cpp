@@ -96,10 +96,10 @@ class ShareStep {
     steps_.commit();
     adopt_states();
     step_ordinary();
-    const auto run_share = [this] { update_share(); };
-    run_share();
+    const auto run_shard = [this] { update_share(); };
+    run_shard();
     keep_states();
-    steps_.end(run_share);
+    steps_.end(run_shard);
   }
 
  private:

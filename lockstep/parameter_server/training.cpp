@@ -175,9 +175,9 @@ void Training::Impl::run(std::int64_t steps, const MakeStep& make_step, const Wh
   if (std::exchange(has_run_, true))
     throw UsageError("parameter servers: run() is for all steps at once");
   link_.say_keeps_state(timeout());
-  if (link_.is_standby()) link_.take_place([] {});
+  if (link_.is_standby()) link_.take_rank([] {});
   while (!live_in_generation(steps, make_step, when_done)) {
-    link_.take_place([] {});
+    link_.take_rank([] {});
     failpoint("recover.placed");
   }
   link_.say_done();

@@ -46,7 +46,7 @@ class ResilientTraining::Impl final : public RecoverableTraining {
   void take(const c10::IValue& value) override;
   std::uint64_t parameters_hash() const override { return state_.parameters_hash(); }
   void remember() override;
-  bool go_back() override { return state_.go_back(); }
+  bool roll_back() override { return state_.roll_back(); }
   void drop_group(const ProcessGroup& group) override;
   void set_group(const ProcessGroup& group, bool at_boundary) override;
   std::int64_t steps() const override { return done_; }

@@ -32,7 +32,7 @@ class PythonReplica {
   void add_outputs(const std::vector<at::Tensor>& outputs) { replica_.add_outputs(outputs); }
 
   void backward(const at::Tensor& loss, double weight, bool retain_graph);
-  void forget_passes() { replica_.give_up_passes(); }
+  void forget_passes() { replica_.discard_passes(); }
   double gradient_norm() const { return replica_.gradient_norm(); }
   void check_replicas_agree() const { replica_.check_replicas_agree(nullptr); }
 

@@ -98,13 +98,13 @@ TEST_F(CudaState, AStepThatWasGivenUpLeavesNothing) {
   seen.add_(1);
   optimizer.zero_grad();
   net->forward(wave(5, 6, 2).to(on_device())).square().mean().backward();
-  EXPECT_TRUE(state.go_back());
+  EXPECT_TRUE(state.roll_back());
   expect_equal(tensors_of(*net), before);
   expect_equal({seen}, {at::zeros({3})});
 
   state.remember();
   train(net, optimizer, 2);
-  EXPECT_FALSE(state.go_back()) << "the optimizer has stepped";
+  EXPECT_FALSE(state.roll_back()) << "the optimizer has stepped";
 }
 
 // Optimizers that nothing is known of: whether they have stepped shows in the parameters.
@@ -119,14 +119,14 @@ TEST_F(CudaState, AnUpdateShowsInTheParametersOfAnyOptimizer) {
       parameter.mutable_grad() = at::ones_like(parameter);
     }
     state.remember();
-    EXPECT_TRUE(state.go_back());
+    EXPECT_TRUE(state.roll_back());
     for (at::Tensor& parameter : net->parameters()) {
       parameter.mutable_grad() = at::ones_like(parameter);
     }
     state.remember();
     delay();
     optimizer.step();
-    EXPECT_FALSE(state.go_back());
+    EXPECT_FALSE(state.roll_back());
   }
 }
 

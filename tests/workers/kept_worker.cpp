@@ -43,7 +43,7 @@ class Worker {
       const auto place = wait_for<Place>();
       env::replace(place.environment);
       generation_ = place.generation;
-      send(TookPlace{.generation = generation_});
+      send(TookRank{.generation = generation_});
     }
   }
 

@@ -89,12 +89,12 @@ PythonFacts look_at_python() {
   PythonFacts facts{.asked = true};
   try {
     facts.path = find_python();
-    const Told told = ask_program({facts.path, "-c",
-                                   "import importlib.metadata as m\n"
-                                   "try: print(m.version('torch'))\n"
-                                   "except m.PackageNotFoundError: pass"});
-    if (told.status != 0) facts.trouble = concat("exit code ", told.status);
-    facts.torch_version = told.out.substr(0, told.out.find('\n'));
+    const ProgramResult result = ask_program({facts.path, "-c",
+                                              "import importlib.metadata as m\n"
+                                              "try: print(m.version('torch'))\n"
+                                              "except m.PackageNotFoundError: pass"});
+    if (result.status != 0) facts.trouble = concat("exit code ", result.status);
+    facts.torch_version = result.out.substr(0, result.out.find('\n'));
   } catch (const Error& error) {
     facts.trouble = error.what();
   }

@@ -21,11 +21,11 @@ constexpr std::chrono::minutes kReadingTimeout{10};
 double parameters_of(const std::string& model) {
   std::error_code error;
   if (!std::filesystem::exists(model, error)) return parse_parameter_count(model);
-  const Told told =
+  const ProgramResult result =
       ask_program({program_beside("lockstep-snapshot", "estimate"), "show", model, "--json"},
                   {.patience = kReadingTimeout, .show_errors = true});
-  if (told.status != 0) throw UsageError(concat("estimate: ", model, " cannot be read"));
-  return count_parameters(told.out, model);
+  if (result.status != 0) throw UsageError(concat("estimate: ", model, " cannot be read"));
+  return count_parameters(result.out, model);
 }
 
 }  // namespace

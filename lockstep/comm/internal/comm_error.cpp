@@ -49,7 +49,7 @@ std::string first_line(std::string_view text) {
   const std::string reason = first_line(what);
   switch (failure_of(what)) {
     case CommFailure::kTimeout: {
-      const bool is_explained = tell_launcher_of_late_rank(name);
+      const bool is_explained = notify_launcher_of_late_rank(name);
       HangReport others = report_hang ? report_hang(is_explained) : HangReport();
       throw TimeoutError(fields_of(name, std::move(others.ranks)),
                          concat("not complete within ", name.timeout.count(),
@@ -69,7 +69,7 @@ std::string first_line(std::string_view text) {
   const ErrorFields fields = fields_of(name, error.ranks());
   switch (error.failure()) {
     case CommFailure::kTimeout:
-      tell_launcher_of_late_rank(name);
+      notify_launcher_of_late_rank(name);
       throw TimeoutError(fields, error.what());
     case CommFailure::kPeerLost:
       throw PeerLost(fields, error.what());
@@ -104,7 +104,7 @@ void rethrow_named(const CollectiveName& name, const ReportHang& report_hang) {
   try {
     throw;
   } catch (const TimeoutError&) {
-    tell_launcher_of_late_rank(name);
+    notify_launcher_of_late_rank(name);
     throw;
   } catch (const Error&) {
     throw;

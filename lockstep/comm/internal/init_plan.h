@@ -13,7 +13,7 @@ namespace lockstep::inline internal {
 
 /// What init_process_group will do, from its options and the environment.
 struct InitPlan {
-  using Store = MeetingStore;
+  using Store = RendezvousStore;
   Store store = Store::kNone;
   std::string host;
   std::uint16_t port = 0;

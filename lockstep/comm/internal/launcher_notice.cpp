@@ -37,15 +37,15 @@ void show_recent_calls_to_launcher() noexcept try {
   // No memory to be had.
 }
 
-bool tell_launcher_of_late_rank(const CollectiveName& name) noexcept try {
+bool notify_launcher_of_late_rank(const CollectiveName& name) noexcept try {
   const int link = inherited_worker_link();
   if (link < 0) return false;
   std::atomic<std::uint32_t>& looks = recent_calls().looks();
   const std::uint32_t before = looks;
-  const bool told = send_message(link, WaitedInVain{.operation = name.operation,
-                                                    .group = name.group,
-                                                    .sequence = name.sequence,
-                                                    .waited = name.timeout});
+  const bool told = send_message(link, DeadlineExpired{.operation = name.operation,
+                                                       .group = name.group,
+                                                       .sequence = name.sequence,
+                                                       .waited = name.timeout});
   // Else this one is on its way out before it has been seen to wait.
   const Deadline deadline = Deadline::after(kLook);
   while (told && looks == before && !deadline.passed()) {

@@ -12,6 +12,6 @@ void show_recent_calls_to_launcher() noexcept;
 /// Notifies the launcher that this collective's deadline has expired: it reads the stacks of its
 /// ranks and reports the late one. Returns whether it has done so within half a second. Never
 /// throws; no effect without a launcher.
-bool tell_launcher_of_late_rank(const CollectiveName& name) noexcept;
+bool notify_launcher_of_late_rank(const CollectiveName& name) noexcept;
 
 }  // namespace lockstep::inline internal

@@ -226,7 +226,7 @@ void wait_for_all(c10d::Store& store, const InitPlan& plan, Deadline deadline) {
   };
   const auto missing = wait_for_keys(store, keys, deadline, report);
   if (missing.empty()) return;
-  tell_launcher_of_late_rank(
+  notify_launcher_of_late_rank(
       {"init_process_group", "default", plan.rank, std::nullopt, plan.init_timeout});
   throw TimeoutError(
       fields_of(plan, missing),

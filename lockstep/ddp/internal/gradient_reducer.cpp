@@ -154,7 +154,7 @@ void GradientReducer::run_weighted(double weight, at::ScalarType loss,
   finish_backward();
 }
 
-void GradientReducer::give_up_passes() {
+void GradientReducer::discard_passes() {
   const MutexLock lock(mutex_);
   if (plan_.one_copy) plan_.one_copy->copy().give_up_gradients();
   forget_passes();

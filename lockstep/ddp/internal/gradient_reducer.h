@@ -99,7 +99,7 @@ class GradientReducer final : public GradientHooks::Target {
                     const std::function<void(double seed)>& backward);
 
   /// Discards the weights of the passes since the last exchange, with their gradients.
-  void give_up_passes();
+  void discard_passes();
 
   /// If false, passes add nothing, even NaN, and weights are 0.
   void set_has_data(bool has_data);

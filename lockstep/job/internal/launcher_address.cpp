@@ -14,7 +14,7 @@ namespace lockstep::inline internal {
 namespace {
 
 using Launcher = LaunchedPlace::Launcher;
-using Store = MeetingStore;
+using Store = RendezvousStore;
 
 constexpr const char* kLoopback = "127.0.0.1";
 

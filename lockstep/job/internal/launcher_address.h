@@ -7,7 +7,7 @@
 namespace lockstep::inline internal {
 
 /// The store through which the ranks of a group meet.
-enum class MeetingStore {
+enum class RendezvousStore {
   kNone,   ///< one process: no store
   kTcp,    ///< at host:port
   kFile,   ///< at path
@@ -21,7 +21,7 @@ enum class MpiLibrary { kNone, kOpenMpi, kOther };
 
 /// Where ranks that mpirun or srun started meet.
 struct LauncherAddress {
-  MeetingStore store = MeetingStore::kNone;
+  RendezvousStore store = RendezvousStore::kNone;
   std::string host = {};  ///< of a TCP store
   int port = 0;
   /// Variables from which host and port were derived; empty: the user set them.

@@ -32,7 +32,7 @@ const Values kOneMachine = {{"SLURM_STEP_TASKS_PER_NODE", "4"}, {"SLURM_NODEID",
 TEST(LauncherAddress, WhatIsGivenCountsMost) {
   for (const Values& launcher : {kUnderOpenMpi, kUnderMpich, kUnderSrun}) {
     const auto given = address(launcher + kGiven, MpiLibrary::kOpenMpi);
-    EXPECT_EQ(given.store, MeetingStore::kTcp);
+    EXPECT_EQ(given.store, RendezvousStore::kTcp);
     EXPECT_EQ(given.host, "10.0.0.7");
     EXPECT_EQ(given.port, 29500);
     EXPECT_EQ(given.source, "");
@@ -42,7 +42,7 @@ TEST(LauncherAddress, WhatIsGivenCountsMost) {
 TEST(LauncherAddress, UnderSrunTheFirstMachineOfTheStep) {
   for (const auto mpi : {MpiLibrary::kNone, MpiLibrary::kOpenMpi, MpiLibrary::kOther}) {
     const auto found = address(kUnderSrun, mpi);
-    EXPECT_EQ(found.store, MeetingStore::kTcp);
+    EXPECT_EQ(found.store, RendezvousStore::kTcp);
     EXPECT_EQ(found.host, "gpu07");
     EXPECT_EQ(found.port, 15000 + (4711 + 2 * 1009) % 14000);
     EXPECT_NE(found.source, "");
@@ -90,17 +90,17 @@ TEST(LauncherAddress, WithoutJobOrMachinesSrunsRanksAreToldWhatToSet) {
 }
 
 TEST(LauncherAddress, UnderTheMpirunOfThisBuildsMpiThroughIt) {
-  EXPECT_EQ(address(kUnderOpenMpi, MpiLibrary::kOpenMpi).store, MeetingStore::kMpi);
-  EXPECT_EQ(address(kUnderMpich, MpiLibrary::kOther).store, MeetingStore::kMpi);
+  EXPECT_EQ(address(kUnderOpenMpi, MpiLibrary::kOpenMpi).store, RendezvousStore::kMpi);
+  EXPECT_EQ(address(kUnderMpich, MpiLibrary::kOther).store, RendezvousStore::kMpi);
 }
 
 TEST(LauncherAddress, UnderAnotherMpirunWithoutMpi) {
   for (const auto mpi : {MpiLibrary::kNone, MpiLibrary::kOpenMpi}) {
-    EXPECT_EQ(address(kUnderMpich, mpi).store, MeetingStore::kPmi);
+    EXPECT_EQ(address(kUnderMpich, mpi).store, RendezvousStore::kPmi);
   }
   for (const auto mpi : {MpiLibrary::kNone, MpiLibrary::kOther}) {
     const auto found = address(kUnderOpenMpi, mpi);
-    EXPECT_EQ(found.store, MeetingStore::kTcp);
+    EXPECT_EQ(found.store, RendezvousStore::kTcp);
     EXPECT_EQ(found.host, "127.0.0.1");
     EXPECT_GE(found.port, 15000);
     EXPECT_LT(found.port, 29000);

@@ -74,7 +74,7 @@ std::string encode(const TrainingDone& message) {
 std::string encode(const StateFile&) {
   return encoded(Number::kStateFile, 0);
 }
-std::string encode(const TookPlace& message) {
+std::string encode(const TookRank& message) {
   return encoded(Number::kTookPlace, message.generation);
 }
 std::string encode(const CallsFile&) {
@@ -83,12 +83,12 @@ std::string encode(const CallsFile&) {
 std::string encode(const PythonStacksPipe& message) {
   return encoded(Number::kPythonStacksPipe, 0, {std::to_string(message.signal)});
 }
-std::string encode(const WaitedInVain& message) {
+std::string encode(const DeadlineExpired& message) {
   return encoded(Number::kWaitedInVain, 0,
                  {message.operation, message.group, digits(message.sequence),
                   std::to_string(message.waited.count())});
 }
-std::string encode(const GivesUp&) {
+std::string encode(const CannotRecover&) {
   return encoded(Number::kGivesUp, 0);
 }
 std::string encode(const Place& message) {
@@ -160,19 +160,19 @@ std::optional<WorkerMessage> worker_message(Parsed parsed) {
     case Number::kStateFile:
       return StateFile{};
     case Number::kTookPlace:
-      return TookPlace{.generation = parsed.generation};
+      return TookRank{.generation = parsed.generation};
     case Number::kCallsFile:
       return CallsFile{};
     case Number::kPythonStacksPipe:
       return PythonStacksPipe{.signal = parsed.number_of<int>(0).value_or(0)};
     case Number::kWaitedInVain:
       if (parsed.lines.size() < 4) return std::nullopt;
-      return WaitedInVain{.operation = parsed.line(0),
-                          .group = parsed.line(1),
-                          .sequence = parsed.number_of<std::uint64_t>(2),
-                          .waited = parsed.time(3)};
+      return DeadlineExpired{.operation = parsed.line(0),
+                             .group = parsed.line(1),
+                             .sequence = parsed.number_of<std::uint64_t>(2),
+                             .waited = parsed.time(3)};
     case Number::kGivesUp:
-      return GivesUp{};
+      return CannotRecover{};
     case Number::kPlace:
     case Number::kLeaveGroup:
     case Number::kKeptStateFile:

@@ -51,9 +51,9 @@ struct StateFile {
 };
 
 /// The worker has read its place in this generation.
-struct TookPlace {
+struct TookRank {
   std::uint64_t generation = 0;
-  bool operator==(const TookPlace&) const = default;
+  bool operator==(const TookRank&) const = default;
 };
 
 /// `file` of the message is a memory file with the worker's last collectives
@@ -70,18 +70,18 @@ struct PythonStacksPipe {
 };
 
 /// A rank did not take part in a collective in time.
-struct WaitedInVain {
+struct DeadlineExpired {
   std::string operation{};
   std::string group{};
   /// The number of the collective in its group.
   std::optional<std::uint64_t> sequence{};
   std::chrono::milliseconds waited{};
-  bool operator==(const WaitedInVain&) const = default;
+  bool operator==(const DeadlineExpired&) const = default;
 };
 
 /// The training cannot continue whatever the launcher starts again; the worker ends with an error.
-struct GivesUp {
-  bool operator==(const GivesUp&) const = default;
+struct CannotRecover {
+  bool operator==(const CannotRecover&) const = default;
 };
 
 /// The worker's place in a generation that begins. `file` of the message to rank 0: the bound
@@ -105,8 +105,8 @@ struct LeaveGroup {
   bool operator==(const LeaveGroup&) const = default;
 };
 
-using WorkerMessage = std::variant<KeepsState, LeftGroup, TrainingDone, StateFile, TookPlace,
-                                   CallsFile, PythonStacksPipe, WaitedInVain, GivesUp>;
+using WorkerMessage = std::variant<KeepsState, LeftGroup, TrainingDone, StateFile, TookRank,
+                                   CallsFile, PythonStacksPipe, DeadlineExpired, CannotRecover>;
 using LauncherMessage = std::variant<Place, LeaveGroup, KeptStateFile>;
 
 template <class Message>

@@ -69,28 +69,28 @@ std::vector<WorkerBytes> all_of_a_worker() {
       {StateFile{},
        "\x04"
        "0"s},
-      {TookPlace{.generation = 18'446'744'073'709'551'615U},
+      {TookRank{.generation = 18'446'744'073'709'551'615U},
        "\x05"
        "18446744073709551615"s},
       {CallsFile{},
        "\x06"
        "0"s},
-      {WaitedInVain{.operation = "all_reduce",
-                    .group = "world",
-                    .sequence = 3,
-                    .waited = milliseconds(30'000)},
+      {DeadlineExpired{.operation = "all_reduce",
+                       .group = "world",
+                       .sequence = 3,
+                       .waited = milliseconds(30'000)},
        "\x07"
        "0\0all_reduce\0world\0"
        "3\0"
        "30000"s},
-      {WaitedInVain{.operation = "connect", .group = ""},
+      {DeadlineExpired{.operation = "connect", .group = ""},
        "\x07"
        "0\0connect\0\0\0"
        "0"s},
       {TrainingDone{.is_complete = false},
        "\x03"
        "0\0incomplete"s},
-      {GivesUp{},
+      {CannotRecover{},
        "\x0a"
        "0"s},
       {PythonStacksPipe{.signal = 63},
@@ -158,7 +158,7 @@ TEST_F(WorkerMessageTest, ReadsThoseOfOtherVersions) {
        TrainingDone{}},
       {"\x0a"
        "3"s,
-       GivesUp{}},
+       CannotRecover{}},
   };
   for (const auto& [bytes, message] : all) {
     send_to_launcher(bytes);
@@ -188,9 +188,9 @@ TEST_F(WorkerMessageTest, IgnoresWhatIsNoMessage) {
                                    "1"s}) {
     send_to_launcher(bytes);
   }
-  ASSERT_TRUE(send_message(link_.worker.get(), TookPlace{.generation = 3}));
+  ASSERT_TRUE(send_message(link_.worker.get(), TookRank{.generation = 3}));
   EXPECT_EQ(receive_from_worker(link_.launcher.get(), at_once())->message,
-            WorkerMessage(TookPlace{.generation = 3}));
+            WorkerMessage(TookRank{.generation = 3}));
   for (const auto& [message, bytes] : all_of_a_worker()) send_to_worker(bytes);
   ASSERT_TRUE(send_message(link_.launcher.get(), LeaveGroup{.generation = 3}));
   EXPECT_EQ(receive_from_launcher(link_.worker.get(), at_once())->message,
@@ -209,22 +209,22 @@ TEST_F(WorkerMessageTest, APlaceBringsADescriptor) {
 
 TEST_F(WorkerMessageTest, ComeWholeAndInOrder) {
   ASSERT_TRUE(send_message(link_.worker.get(), KeepsState{}));
-  ASSERT_TRUE(send_message(link_.worker.get(), GivesUp{}));
+  ASSERT_TRUE(send_message(link_.worker.get(), CannotRecover{}));
   EXPECT_EQ(receive_from_worker(link_.launcher.get(), at_once())->message,
             WorkerMessage(KeepsState{}));
   EXPECT_EQ(receive_from_worker(link_.launcher.get(), at_once())->message,
-            WorkerMessage(GivesUp{}));
+            WorkerMessage(CannotRecover{}));
   EXPECT_FALSE(receive_from_worker(link_.launcher.get(), at_once()));
 }
 
 TEST_F(WorkerMessageTest, TheLastOnesArriveFromAWorkerThatLeftSomeUnread) {
   WorkerLink link = make_worker_link();
   ASSERT_TRUE(send_message(link.launcher.get(), LeaveGroup{.generation = 3}));
-  ASSERT_TRUE(send_message(link.worker.get(), GivesUp{}));
+  ASSERT_TRUE(send_message(link.worker.get(), CannotRecover{}));
   link.worker.reset();
   const auto got = receive_from_worker(link.launcher.get(), at_once());
   ASSERT_TRUE(got);
-  EXPECT_EQ(got->message, WorkerMessage(GivesUp{}));
+  EXPECT_EQ(got->message, WorkerMessage(CannotRecover{}));
   EXPECT_THROW(receive_from_worker(link.launcher.get(), at_once()), PeerLost);
 }
 

@@ -152,10 +152,10 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   void commit_step();
   /// This rank's shard is updated.
   void complete_share();
-  /// Waits for all ranks: everything is updated. Discards the gradients of the step. `run_share`:
+  /// Waits for all ranks: everything is updated. Discards the gradients of the step. `run_shard`:
   /// after a rank was lost, updates the shard that part() then returns.
   /// Errors: as Work::wait, with shards partly updated; no further step is possible then.
-  void end_step(const std::function<void()>& run_share);
+  void end_step(const std::function<void()>& run_shard);
   /// Ends a step that does not happen.
   void abandon_step() noexcept;
   /// Ends a step of which this rank cannot make its part: its peers finish it. The group fails.
@@ -278,7 +278,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   void forget_step() noexcept;
   void note_loss(const Error& error);
   [[noreturn]] void throw_broken() const;
-  void finish_share(int of_share, const std::function<void()>& run_share);
+  void finish_share(int of_share, const std::function<void()>& run_shard);
   StepLog::Sizes log_sizes() const;
 
   // Constant after construction.
@@ -388,8 +388,8 @@ class CopySteps {
   /// When all that may be refused was: nothing is written to a copy before.
   /// Errors: PeerFailed where a peer has refused.
   void commit();
-  /// `run_share`: as ModelCopy::end_step().
-  void end(const std::function<void()>& run_share);
+  /// `run_shard`: as ModelCopy::end_step().
+  void end(const std::function<void()>& run_shard);
 
  private:
   std::vector<std::shared_ptr<ModelCopy>> copies_;

@@ -163,11 +163,11 @@ void CopySteps::commit() {
   for (const auto& copy : copies_) copy->commit_step();
 }
 
-void CopySteps::end(const std::function<void()>& run_share) {
+void CopySteps::end(const std::function<void()>& run_shard) {
   LOCKSTEP_ASSERT(is_committed_ || copies_.empty());
   for (const auto& copy : copies_) copy->complete_share();
   for (const auto& copy : copies_) copy->set_idle(true);
-  for (const auto& copy : copies_) copy->end_step(run_share);
+  for (const auto& copy : copies_) copy->end_step(run_shard);
   for (const auto& copy : copies_) copy->set_idle(false);
   copies_.clear();
 }

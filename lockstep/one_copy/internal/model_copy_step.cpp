@@ -116,9 +116,10 @@ void ModelCopy::throw_broken() const {
        .group = group_.name(),
        .own_rank = group_.rank(),
        .ranks = lost_ranks_.empty() ? log_->absent_ranks() : lost_ranks_},
-      is_torn() ? "a rank was lost in an earlier step and may have left parameters half updated; resume "
-                 "from a snapshot"
-               : "a rank was lost in an earlier step; make a new group and wrap the model again");
+      is_torn()
+          ? "a rank was lost in an earlier step and may have left parameters half updated; resume "
+            "from a snapshot"
+          : "a rank was lost in an earlier step; make a new group and wrap the model again");
 }
 
 void ModelCopy::commit_step() {
@@ -132,7 +133,7 @@ void ModelCopy::complete_share() {
   run_->complete();
 }
 
-void ModelCopy::end_step(const std::function<void()>& run_share) {
+void ModelCopy::end_step(const std::function<void()>& run_shard) {
   try {
     meet("update of ");
   } catch (const Error& error) {
@@ -141,7 +142,7 @@ void ModelCopy::end_step(const std::function<void()>& run_share) {
     const Deadline deadline =
         Deadline::after(is_late ? std::chrono::milliseconds(0) : group_.timeout());
     const bool is_whole = log_->finish_shares(
-        step_, deadline, [&](int of_share) { finish_share(of_share, run_share); });
+        step_, deadline, [&](int of_share) { finish_share(of_share, run_shard); });
     if (!is_whole) {
       memory_->mark_torn();
       throw;
@@ -156,7 +157,7 @@ void ModelCopy::end_step(const std::function<void()>& run_share) {
   forget_step();
 }
 
-void ModelCopy::finish_share(int of_share, const std::function<void()>& run_share) {
+void ModelCopy::finish_share(int of_share, const std::function<void()>& run_shard) {
   running_share_ = of_share;
   run_.emplace(*log_, step_, of_share);
   run_->prepare([&] {
@@ -166,7 +167,7 @@ void ModelCopy::finish_share(int of_share, const std::function<void()>& run_shar
       write_state(state, of_share);
     }
   });
-  run_share();
+  run_shard();
   run_->complete();
   running_share_ = kNoShare;
 }

@@ -85,14 +85,14 @@ class StepLog {
     return position(of_share, step).stage == SharePosition::Stage::kComplete;
   }
   /// Updates shards of lost ranks until all shards of the step are complete. Returns false if a
-  /// live rank has not completed its own at the deadline. `run_share(rank)`: creates a ShareRun and
+  /// live rank has not completed its own at the deadline. `run_shard(rank)`: creates a ShareRun and
   /// completes it.
   template <class RunShare>
-  bool finish_shares(std::uint64_t step, Deadline deadline, RunShare&& run_share) {
+  bool finish_shares(std::uint64_t step, Deadline deadline, RunShare&& run_shard) {
     for (;;) {
       const int share = take_over_a_share(step);
       if (share >= 0) {
-        run_share(share);
+        run_shard(share);
       } else if (share == kNoneLeft) {
         return true;
       } else {

@@ -133,9 +133,9 @@ class Rank {
     spin_until([&](int rank) { return log_.has_handed_over(rank, step_); });
     const Decision wanted = log_.await_hand_over(step_, soon());
     if (log_.decide(step_, wanted) != Decision::kUpdate) return false;
-    run_share(rank_);
+    run_shard(rank_);
     spin_until([&](int rank) { return log_.is_complete(rank, step_); });
-    return log_.finish_shares(step_, soon(), [&](int share) { run_share(share); });
+    return log_.finish_shares(step_, soon(), [&](int share) { run_shard(share); });
   }
 
   // As a collective: until all are there, or one is gone.
@@ -146,7 +146,7 @@ class Rank {
     }
   }
 
-  void run_share(int of_share) {
+  void run_shard(int of_share) {
     const auto share = static_cast<std::size_t>(of_share);
     ShareRun run(log_, step_, of_share);
     run.prepare([&] {

@@ -118,7 +118,7 @@ class GroupUpdate final : public GroupStep {
     }
   }
 
-  void run_share() override {
+  void run_shard() override {
     const c10::NoGradGuard no_grad;
     for (const auto& [target, update] : shared_) add_ranges(*target, update);
     update_waiting();
@@ -183,9 +183,7 @@ class GroupUpdate final : public GroupStep {
     }
   }
 
-  void check_shared(const Target& target) const {
-    check_state(target);
-  }
+  void check_shared(const Target& target) const { check_state(target); }
 
   void check_state(const Target& target) const {
     const DescribedState* const state = find_state(target);
@@ -271,7 +269,8 @@ class GroupUpdate final : public GroupStep {
                "occurs twice, which LAMB does not support with one_copy_per_machine; name it once");
       }
       const DescribedState* const state = find_state(target);
-      norms.add(target.shared, update_of(options_, StepCounts{.step = state == nullptr ? 1 : state->step + 1}),
+      norms.add(target.shared,
+                update_of(options_, StepCounts{.step = state == nullptr ? 1 : state->step + 1}),
                 range_without_gradient(target));
     }
   }
@@ -547,7 +546,7 @@ class GroupUpdate final : public GroupStep {
   std::vector<Batch> batches_;
   std::vector<std::pair<const Target*, SharedUpdate>> shared_;
   std::map<std::size_t, double> lamb_ratios_;  ///< By the parameter's place.
-  std::vector<ModelCopy::Piece> pieces_;  ///< Kept for its memory.
+  std::vector<ModelCopy::Piece> pieces_;       ///< Kept for its memory.
   /// Ranges of one copy whose gradients lie in its buffer, for one update.
   std::vector<UpdateRange> waiting_;
   std::shared_ptr<ModelCopy> waiting_copy_;

@@ -20,7 +20,7 @@ class GroupStep {
   virtual void run() = 0;
   /// After run() of all groups: updates the shard that ModelCopy::part() returns, of parameters in
   /// one copy per machine. May be called again for a lost rank's shard.
-  virtual void run_share() = 0;
+  virtual void run_shard() = 0;
 };
 
 /// Checks the group and creates all tensors that its step needs.

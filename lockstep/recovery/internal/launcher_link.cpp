@@ -70,7 +70,7 @@ void LauncherLink::say_done(bool is_complete) {
 }
 
 void LauncherLink::say_gives_up() {
-  send_message(link_.get(), GivesUp{});
+  send_message(link_.get(), CannotRecover{});
 }
 
 void LauncherLink::leave_memory(const UniqueFd& memory) {
@@ -87,7 +87,7 @@ bool LauncherLink::has_news(std::chrono::milliseconds patience) const {
   return link_.valid() && (is_over_ || ::poll(&entry, 1, static_cast<int>(patience.count())) > 0);
 }
 
-void LauncherLink::take_place(const std::function<void()>& while_waiting) {
+void LauncherLink::take_rank(const std::function<void()>& while_waiting) {
   constexpr std::chrono::milliseconds kSlice{20};
   constexpr std::chrono::seconds kNextWord{10};
   Deadline next_word = Deadline::after(kNextWord);
@@ -122,7 +122,7 @@ void LauncherLink::take_place(const std::function<void()>& while_waiting) {
     place->environment.push_back(concat(env::kStoreListenFd.name, "=", store_.get()));
   }
   env::replace(place->environment);
-  send_message(link_.get(), TookPlace{.generation = generation_});
+  send_message(link_.get(), TookRank{.generation = generation_});
 }
 
 }  // namespace lockstep::inline internal

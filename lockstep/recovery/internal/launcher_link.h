@@ -57,7 +57,7 @@ class LauncherLink {
   /// Waits for a rank in a later generation and takes it: replaces the environment. Calls
   /// `while_waiting` every few milliseconds; an exception from it ends the wait.
   /// Errors: PeerLost if the launcher has ended.
-  void take_place(const std::function<void()>& while_waiting);
+  void take_rank(const std::function<void()>& while_waiting);
 
  private:
   UniqueFd link_;

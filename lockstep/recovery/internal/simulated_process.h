@@ -134,7 +134,7 @@ struct SimulatedTraining::Process {
   bool roll_back();
   void remember();
   void leave_groups();
-  void take_place();
+  void take_rank();
   Snapshot snapshot() const;
   void check_choice() const;
 

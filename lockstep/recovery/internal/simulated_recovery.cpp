@@ -208,7 +208,7 @@ SimulatedTask<RecoveryEvent> SimulatedTraining::Process::perform(Action action,
       break;
     case Action::kTakePlace:
       co_await wait(Waits::kForPlace);
-      take_place();
+      take_rank();
       co_return outcome::PlaceTaken{.generation = generation};
     case Action::kRollBack: {
       co_await yield();
@@ -264,7 +264,7 @@ SimulatedTask<RecoveryEvent> SimulatedTraining::Process::perform(Action action,
     }
     case Action::kJoinAll:
       if (state.source.kind == SourceChoice::Kind::kOwn) check_choice();
-      if (state.held != HeldState::kWhole && !state.begins_anew)
+      if (state.held != HeldState::kWhole && !state.starts_over)
         job.fail(concat("process ", id, " has no state"));
       used = all;
       co_await call(all, "join");
@@ -319,7 +319,7 @@ void SimulatedTraining::Process::leave_groups() {
   all = survivors = used = nullptr;
 }
 
-void SimulatedTraining::Process::take_place() {
+void SimulatedTraining::Process::take_rank() {
   place_is_over = false;
   for (const Message& message : inbox) {
     if (message.is_place) {

@@ -346,8 +346,8 @@ Action Stepper::agree_on_state(std::span<const RankReport> reports, int rank) {
   const bool all_load = holds_none && std::ranges::all_of(reports, &RankReport::loads_snapshot);
   if (all_load && state_.source.kind == SourceChoice::Kind::kMemory)
     return await(Action::kCompareSnapshot);
-  state_.begins_anew = all_load;
-  if (state_.begins_anew) return await(Action::kJoinAll);
+  state_.starts_over = all_load;
+  if (state_.starts_over) return await(Action::kJoinAll);
   switch (state_.source.kind) {
     case SourceChoice::Kind::kOwn:
       return await(Action::kJoinAll);
@@ -397,8 +397,8 @@ Action Stepper::on(const outcome::SnapshotLoaded& event) {
 
 // Of the snapshots that the programs are about to load.
 Action Stepper::on(const outcome::SnapshotCompared& event) {
-  state_.begins_anew = event.is_newer;
-  if (state_.begins_anew) return await(Action::kJoinAll);
+  state_.starts_over = event.is_newer;
+  if (state_.starts_over) return await(Action::kJoinAll);
   state_.takes_state = true;
   return await(Action::kExchangeState);
 }
@@ -437,7 +437,7 @@ Action Stepper::join_survivors() {
 }
 
 Action Stepper::on(const outcome::Joined& event) {
-  if (state_.begins_anew) {
+  if (state_.starts_over) {
     state_.phase = Phase::kInactive;
     state_.recoveries = 0;
     return end_call();

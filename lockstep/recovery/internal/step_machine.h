@@ -194,7 +194,7 @@ struct RecoveryState {
   bool copy_is_due = false;
   bool snapshot_is_due = false;
   /// In the last meeting no rank held a state, and all programs load a snapshot.
-  bool begins_anew = false;
+  bool starts_over = false;
 
   std::uint64_t generation = 0;          ///< of the place that this process has; 0: none yet
   std::int64_t boundaries = 0;           ///< passed by the training

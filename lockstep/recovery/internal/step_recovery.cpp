@@ -191,10 +191,10 @@ RecoveryEvent StepRecovery::perform(RecoveryAction action, const Section& sectio
       go_on_alone();
       break;
     case Action::kTakePlace:
-      take_place();
+      take_rank();
       return outcome::PlaceTaken{.generation = link_.generation()};
     case Action::kRollBack:
-      return outcome::RolledBack{.is_whole = training_.go_back()};
+      return outcome::RolledBack{.is_whole = training_.roll_back()};
     case Action::kRemember:
       training_.remember();
       break;
@@ -301,8 +301,8 @@ void StepRecovery::go_on_alone() {
   replace_default_group(stand_in);
 }
 
-void StepRecovery::take_place() {
-  link_.take_place(while_waiting_);
+void StepRecovery::take_rank() {
+  link_.take_rank(while_waiting_);
   if (UniqueFd memory = link_.take_memory(); memory.valid()) {
     memory_ = StateMemory(std::move(memory));
     memory_standing_.reset();

@@ -33,7 +33,7 @@ class RecoverableTraining : public MovableState {
   virtual void remember() = 0;
   /// Rolls back to the last remember(). Returns false if parameters have changed since outside a
   /// step.
-  virtual bool go_back() = 0;
+  virtual bool roll_back() = 0;
   /// Releases everything that uses the group, which has failed; `group` is its stand-in.
   virtual void drop_group(const ProcessGroup& group) = 0;
   /// Everything uses `group` from now on. Collective in it. `at_boundary`: training continues from
@@ -195,7 +195,7 @@ class StepRecovery {
   ProcessGroup init();
   void leave_group();
   void go_on_alone();
-  void take_place();
+  void take_rank();
   void use_group(const ProcessGroup& group, bool at_boundary);
   std::vector<RankReport> gather_reports();
   void exchange_state();

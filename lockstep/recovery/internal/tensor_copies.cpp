@@ -39,7 +39,7 @@ void TensorCopies::remember() {
   }
 }
 
-void TensorCopies::go_back() {
+void TensorCopies::roll_back() {
   const at::NoGradGuard no_grad;
   for (Copy& copy : copies_) {
     if (!copy.value.defined()) continue;

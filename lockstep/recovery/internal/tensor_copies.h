@@ -17,7 +17,7 @@ class TensorCopies {
 
   void remember();
   /// Restores the values of the last remember(); no effect before the first.
-  void go_back();
+  void roll_back();
 
  private:
   struct Copy {

@@ -65,13 +65,13 @@ void TrainingState::remember() {
   }
 }
 
-bool TrainingState::go_back() {
+bool TrainingState::roll_back() {
   const at::NoGradGuard no_grad;
   for (Watched& watched : parameters_) watched.parameter.mutable_grad().reset();
   const auto has_changed = [&](const Watched& watched) { return mark_of(watched) != watched.mark; };
   if (std::exchange(is_torn_, false) || std::ranges::any_of(parameters_, has_changed)) return false;
   for (const Watched& watched : parameters_) reset_gradient(watched.parameter, watched.gradient);
-  copies_.go_back();
+  copies_.roll_back();
   return true;
 }
 

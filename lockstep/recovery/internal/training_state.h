@@ -33,7 +33,7 @@ class TrainingState {
   void remember();
   /// Rolls back to it; gradients that were defined are zeros. Returns false if parameters have
   /// changed since and belong to no recorded step.
-  bool go_back();
+  bool roll_back();
   /// Leaves the one copy per machine, so that no rank waits for this one.
   void leave_copies();
 

@@ -74,7 +74,7 @@ TEST(TrainingState, GoesBackToBeforeAStepThatWasGivenUp) {
     const auto before = training.copies();
     training.half_a_step();
     EXPECT_FALSE(training.net->buffers()[0].equal(before[6]));
-    EXPECT_TRUE(training.state.go_back());
+    EXPECT_TRUE(training.state.roll_back());
     expect_equal(training.tensors(), before);
     const at::Tensor gradient = training.net->parameters()[0].grad();
     EXPECT_EQ(gradient.defined(), round > 0) << "as it was between steps";
@@ -89,7 +89,7 @@ TEST(TrainingState, SaysThatParametersHaveBeenChanged) {
   Training training;
   training.state.remember();
   training.step();
-  EXPECT_FALSE(training.state.go_back());
+  EXPECT_FALSE(training.state.roll_back());
 }
 
 // LibTorch counts the changes of some optimizers only.
@@ -100,18 +100,18 @@ TEST(TrainingState, SaysSoWithAnyOptimizer) {
     for (int round = 0; round < 2; ++round) {
       state.remember();
       training.half_a_step();
-      EXPECT_TRUE(state.go_back()) << name;
+      EXPECT_TRUE(state.roll_back()) << name;
       training.half_a_step();
       parameters[0].mutable_grad().add_(1);
       optimizer.step();
-      EXPECT_FALSE(state.go_back()) << name;
+      EXPECT_FALSE(state.roll_back()) << name;
       state.remember();
       training.half_a_step();
       {
         const at::NoGradGuard no_grad;
         parameters[0].clamp_(-0.01, 0.01);
       }
-      EXPECT_FALSE(state.go_back()) << name;
+      EXPECT_FALSE(state.roll_back()) << name;
     }
   };
   Training training;
@@ -176,7 +176,7 @@ TEST(TrainingState, OptimizersPassOverUndefinedGradients) {
     for (std::size_t i = 0; i < versions.size(); ++i) {
       EXPECT_EQ(training.tensors()[i]._version(), versions[i]) << name;
     }
-    EXPECT_TRUE(state.go_back()) << name;  // By what the optimizer counts.
+    EXPECT_TRUE(state.roll_back()) << name;  // By what the optimizer counts.
   };
   Training training;
   const std::vector<at::Tensor> all = training.net->parameters();
@@ -262,7 +262,7 @@ TEST(TrainingState, KeepsGradientsThatAreZerosBetweenSteps) {
     for (int number = 2; number < 6; ++number) {
       disturbed.state.remember();
       disturbed.half_a_step(0);  // Which reaches all.
-      ASSERT_TRUE(disturbed.state.go_back());
+      ASSERT_TRUE(disturbed.state.roll_back());
       newcomer.state.take(disturbed.state.value(), 1);
       for (AlternatingTraining* one : {&undisturbed, &disturbed, &newcomer}) one->step(number);
       expect_equal(disturbed.net->parameters(), undisturbed.net->parameters());
@@ -275,7 +275,7 @@ TEST(TrainingState, LeavesGradientsUndefinedThatWere) {
   Training training;
   training.state.remember();
   training.half_a_step();
-  ASSERT_TRUE(training.state.go_back());
+  ASSERT_TRUE(training.state.roll_back());
   Training newcomer;
   newcomer.half_a_step();
   newcomer.state.take(training.state.value(), 0);

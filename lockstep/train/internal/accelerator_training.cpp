@@ -160,7 +160,7 @@ void AcceleratorTraining::end_update() {
   if (state_.recovery_) state_.recovery_->set_step_complete(updates_ >= expected_updates());
 }
 
-bool AcceleratorTraining::go_back() {
+bool AcceleratorTraining::roll_back() {
   const at::NoGradGuard no_grad;
   // What the step was given of other loaders comes again.
   return_other_loaders(cursors_);
@@ -181,7 +181,7 @@ bool AcceleratorTraining::go_back() {
   }
   forget_updates();
   for (const Watched& watched : parameters_) reset_gradient(watched.parameter, watched.gradient);
-  buffers_.go_back();
+  buffers_.roll_back();
   for (const auto& one : state_.registered) one.load_state_dict(registered_[one.name]);
   if (state_.scaler_.is_enabled()) {
     forget_scaler();

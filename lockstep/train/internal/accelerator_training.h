@@ -32,7 +32,7 @@ class AcceleratorTraining final : public RecoverableTraining {
   c10::IValue value() override;
   void take(const c10::IValue& value) override;
   void remember() override;
-  bool go_back() override;
+  bool roll_back() override;
   void drop_group(const ProcessGroup& group) override;
   void set_group(const ProcessGroup& group, bool at_boundary) override;
   std::uint64_t parameters_hash() const override;

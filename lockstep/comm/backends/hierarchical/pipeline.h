@@ -153,7 +153,7 @@ class Pipeline {
   std::deque<Piece> pieces_ LOCKSTEP_GUARDED_BY(mutex_);
   std::uint64_t pieces_started_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::array<at::Tensor, kWindow> staging_ LOCKSTEP_GUARDED_BY(mutex_);
-  shm::LookLimit looks_ LOCKSTEP_GUARDED_BY(mutex_);         ///< of poll()
+  shm::CheckInterval looks_ LOCKSTEP_GUARDED_BY(mutex_);     ///< of poll()
   std::deque<Piece> abandoned_ LOCKSTEP_GUARDED_BY(mutex_);  ///< Gloo may still write to them
   /// What ended the group.
   std::optional<UnnamedCommError> failure_ LOCKSTEP_GUARDED_BY(mutex_);

@@ -234,7 +234,7 @@ bool Engine::end_if_hopeless(const Task& task) {
     return true;
   }
   const Verdict late{.reason = Reason::kLate, .rank = awaited_by(task)};
-  team_.pronounce(late);
+  team_.publish_failure(late);
   end_by(late, &task);
   return true;
 }

@@ -44,7 +44,7 @@ struct Task {
 /// Limits how often an unsuccessful poll also checks whether peers live and advances other groups,
 /// because a program may poll in a tight loop.
 /// Threads: one at a time.
-class LookLimit {
+class CheckInterval {
  public:
   /// Whether the last check is long enough ago; if so, records this one.
   bool allows(Deadline::Clock::time_point now) {
@@ -147,8 +147,8 @@ class Engine {
   std::size_t reduced_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::uint64_t collectives_started_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::uint64_t messages_started_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
-  LookLimit looks_ LOCKSTEP_GUARDED_BY(mutex_);  ///< of poll()
-  Failure failure_ LOCKSTEP_GUARDED_BY(mutex_);  ///< what ended the group
+  CheckInterval looks_ LOCKSTEP_GUARDED_BY(mutex_);  ///< of poll()
+  Failure failure_ LOCKSTEP_GUARDED_BY(mutex_);      ///< what ended the group
 };
 
 }  // namespace lockstep::shm

@@ -24,14 +24,14 @@ using testing_engine::soon;
 using testing_engine::start;
 using Outcomes = std::vector<testing_engine::Outcome>;
 
-TEST(LookLimit, AllowsTheFirstLookAndThenOneInEachInterval) {
+TEST(CheckInterval, AllowsTheFirstLookAndThenOneInEachInterval) {
   const auto start = Deadline::Clock::now();
-  LookLimit looks;
+  CheckInterval looks;
   EXPECT_TRUE(looks.allows(start));
   EXPECT_FALSE(looks.allows(start));
-  EXPECT_FALSE(looks.allows(start + LookLimit::kBetweenLooks - std::chrono::nanoseconds(1)));
-  EXPECT_TRUE(looks.allows(start + LookLimit::kBetweenLooks));
-  EXPECT_FALSE(looks.allows(start + LookLimit::kBetweenLooks));
+  EXPECT_FALSE(looks.allows(start + CheckInterval::kBetweenLooks - std::chrono::nanoseconds(1)));
+  EXPECT_TRUE(looks.allows(start + CheckInterval::kBetweenLooks));
+  EXPECT_FALSE(looks.allows(start + CheckInterval::kBetweenLooks));
 }
 
 Outcomes all_well(int ranks) {

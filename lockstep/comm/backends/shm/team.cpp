@@ -188,13 +188,13 @@ Verdict Team::check_peers(int awaited) {
     }
     if (reason == Reason::kNone) continue;
     const Verdict verdict{.reason = reason, .rank = peer};
-    if (reason != Reason::kLeft) pronounce(verdict);
+    if (reason != Reason::kLeft) publish_failure(verdict);
     return verdict;
   }
   return {};
 }
 
-void Team::pronounce(Verdict verdict) {
+void Team::publish_failure(Verdict verdict) {
   for (int peer = 0; peer < ranks_; ++peer) {
     Control& theirs = control(peer);
     std::uint32_t none = 0;
@@ -210,7 +210,7 @@ void Team::pronounce(Verdict verdict) {
 
 void Team::abort() {
   own_.standing.store(static_cast<std::uint32_t>(Standing::kAborted));
-  pronounce({.reason = Reason::kAborted, .rank = rank_});
+  publish_failure({.reason = Reason::kAborted, .rank = rank_});
 }
 
 std::string Team::describe_rank(int rank) {

@@ -127,7 +127,7 @@ class Team {
   /// good order is a failure only if it is `awaited`.
   Verdict check_peers(int awaited);
   /// Notifies all ranks that the group has failed.
-  void pronounce(Verdict verdict);
+  void publish_failure(Verdict verdict);
   /// Makes all waits of this group end.
   /// Threads: any.
   void abort();

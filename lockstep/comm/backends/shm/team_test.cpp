@@ -90,7 +90,7 @@ TEST(Team, WhoLeavesAbortsOrIsLateIsTold) {
   leaver.reset();
   EXPECT_EQ(team.check_peers(2).reason, Reason::kNone) << "only who waits for it need know";
   EXPECT_EQ(team.check_peers(1).word(), (Verdict{.reason = Reason::kLeft, .rank = 1}.word()));
-  team.pronounce({.reason = Reason::kLate, .rank = 2});
+  team.publish_failure({.reason = Reason::kLate, .rank = 2});
   aborter.abort();
   for (Team* const each : {&team, &late, &aborter}) {
     EXPECT_EQ(each->check_peers(1).word(), (Verdict{.reason = Reason::kLate, .rank = 2}.word()))
