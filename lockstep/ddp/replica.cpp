@@ -123,7 +123,7 @@ void Replica::make_reducer(std::shared_ptr<CopyMemory> kept) {
   GradientReducer::Plan plan{
       .caps = bucket_caps(options_, group_), .one_copy = one_copy_, .after_exchange = [this] {
         ++exchanges_;
-        if (module_->is_training()) sync_buffers();
+        sync_buffers();
         if (options_.step_timer) options_.step_timer->end_step();
       }};
   for (const std::string& name : options_.delay_all_reduce_named_params) {
@@ -193,6 +193,10 @@ ExchangeReport Replica::exchange_report() const {
   throw UsageError(concat("DistributedDataParallel on rank ", group_.rank(),
                           ": exchange_report() without an exchange that was measured; construct it "
                           "with {.measure_exchange = true} and call it after backward()"));
+}
+
+void Replica::set_buffers(const std::vector<NamedTensor>& buffers) {
+  state_->set_buffers(buffers);
 }
 
 void Replica::before_forward() {

@@ -55,6 +55,8 @@ class Replica {
   /// buffers.
   /// Errors: UsageError if the last backward pass failed, and for parameters that were frozen,
   /// unfrozen, or moved to another dtype or device.
+  /// See ReplicaState.
+  void set_buffers(const std::vector<NamedTensor>& buffers);
   void before_forward();
   /// After the module's forward.
   void after_forward();

@@ -30,6 +30,7 @@ def lockstep_backend(group):
             "DistributedDataParallel: no default process group; call torch.distributed.init_process_group('lockstep')"
         )
     backend = group._get_backend(torch.device("cpu"))
+    backend = getattr(backend, "wrapped_pg", backend)  # with TORCH_DISTRIBUTED_DEBUG=DETAIL
     if not isinstance(backend, _C.Backend):
         raise TypeError(
             f"DistributedDataParallel: the group's backend for CPU tensors is {backend.name()!r}, not 'lockstep'; call "
@@ -39,8 +40,10 @@ def lockstep_backend(group):
     return backend
 
 
-def check_tensors(module):
+def check_tensors(module, ignored):
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if name in ignored:
+            continue
         if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
             raise RuntimeError(
                 f"DistributedDataParallel: {name!r} of a lazy module has no shape yet; run the module once before wrapping"
@@ -96,7 +99,7 @@ class DistributedDataParallel(torch.nn.Module):
         parameters_and_buffers_to_ignore=(),
     ):
         super().__init__()
-        check_tensors(module)
+        check_tensors(module, parameters_and_buffers_to_ignore)
         self.module = module
         self.process_group = dist.group.WORLD if process_group is None else process_group
         self._replica = _C.Replica(
@@ -117,15 +120,26 @@ class DistributedDataParallel(torch.nn.Module):
         )
         self._finds_unused_parameters = find_unused_parameters
         self._wrapped = list(module.parameters())
+        self._buffers_shown = [tensor for _, tensor in module.named_buffers()]
 
     def forward(self, *args, **kwargs):
         self._check_parameters()
+        self._show_buffers()
         self._replica.before_forward(self.module.training)
         outputs = self.module(*args, **kwargs)
+        self._show_buffers()
         if self._finds_unused_parameters:
             self._replica.add_outputs(list(tensors_in(outputs)))
         self._replica.after_forward()
         return outputs
+
+    def _show_buffers(self):
+        """Modules may replace buffers, also in forward."""
+        now = list(self.module.named_buffers())
+        tensors = [tensor for _, tensor in now]
+        if len(tensors) != len(self._buffers_shown) or not all(map(operator.is_, tensors, self._buffers_shown)):
+            self._replica.set_buffers(now)
+            self._buffers_shown = tensors
 
     def _check_parameters(self):
         now = dict(self.module.named_parameters())

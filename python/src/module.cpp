@@ -39,6 +39,12 @@ std::optional<at::ScalarType> exchange_dtype(const std::optional<std::string>& n
 template <class Call>
 auto call_replica(Call&& call) {
   try {
+    if (runs_signal_handler()) {
+      throw UsageError(
+          "DistributedDataParallel: called by a signal handler while a collective waits; set a "
+          "flag in "
+          "the handler, and call it from the training loop");
+    }
     const py::gil_scoped_release without_gil;
     return call();
   } catch (...) {
@@ -92,6 +98,7 @@ void bind_replica(py::module& module) {
            py::arg("static_graph"), py::arg("gradient_as_bucket_view"), py::arg("exchange_dtype"),
            py::arg("gradient_norm"), py::arg("check_replicas_every"),
            py::arg("parameters_and_buffers_to_ignore"))
+      .def("set_buffers", method(&PythonReplica::set_buffers))
       .def("before_forward", method(&PythonReplica::before_forward))
       .def("after_forward", method(&PythonReplica::after_forward))
       .def("add_outputs", method(&PythonReplica::add_outputs))

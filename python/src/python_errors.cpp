@@ -2,11 +2,10 @@
 
 #include <memory>
 
+#include <c10/util/Exception.h>
 #include <pybind11/pybind11.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#include <c10/util/Exception.h>
 
 #include "lockstep/base/error.h"
 
@@ -26,6 +25,8 @@ class Interrupted final : public Error {
   std::shared_ptr<py::error_already_set> raised_;  // its destructor acquires the GIL
 };
 
+thread_local bool is_in_handler = false;
+
 bool is_main_thread() {
   return ::syscall(SYS_gettid) == ::getpid();
 }
@@ -35,8 +36,15 @@ bool is_main_thread() {
 void run_signal_handlers() {
   if (!is_main_thread() || Py_IsInitialized() == 0) return;
   const py::gil_scoped_acquire gil;
-  if (PyErr_CheckSignals() == 0) return;
+  is_in_handler = true;
+  const int raised = PyErr_CheckSignals();
+  is_in_handler = false;
+  if (raised == 0) return;
   throw Interrupted(std::make_shared<py::error_already_set>());
+}
+
+bool runs_signal_handler() {
+  return is_in_handler;
 }
 
 void rethrow_for_python() {

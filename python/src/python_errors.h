@@ -16,6 +16,8 @@ namespace lockstep::python {
 /// Threads: any, without the GIL. Errors: an error that rethrow_for_python turns into the
 /// exception that a handler raised.
 void run_signal_handlers();
+/// Whether this thread is within run_signal_handlers(): a wait below it may hold locks.
+bool runs_signal_handler();
 
 /// Releases the GIL while it lives, if this thread holds it: PyTorch calls some methods of a Work
 /// with it, and whoever waits must not keep the thread that runs signal handlers waiting.

@@ -53,6 +53,12 @@ PythonReplica::PythonReplica(const NamedTensors& parameters, const NamedTensors&
   internal::translate_errors_with(rethrow_for_python);
 }
 
+void PythonReplica::set_buffers(const NamedTensors& buffers) {
+  std::vector<NamedTensor> named;
+  for (const auto& [name, tensor] : buffers) named.push_back({name, tensor});
+  replica_.set_buffers(named);
+}
+
 void PythonReplica::before_forward(bool training) {
   if (module_->is_training() != training) module_->train(training);
   replica_.before_forward();

@@ -26,6 +26,8 @@ class PythonReplica {
   PythonReplica(const NamedTensors& parameters, const NamedTensors& buffers,
                 const DistributedDataParallelOptions& options);
 
+  /// The module has other buffers now. Outside of backward passes.
+  void set_buffers(const NamedTensors& buffers);
   /// `training`: the Python module's mode.
   void before_forward(bool training);
   void after_forward() { replica_.after_forward(); }

@@ -6,6 +6,7 @@ Two gradients have one sum in any order, so that on two ranks the bits are those
 import copy
 import dataclasses
 import hashlib
+import signal
 import sys
 from datetime import timedelta
 
@@ -168,6 +169,83 @@ def evaluation_and_frozen_parameters():
     ddp.check_replicas_agree()
 
 
+class ReplacesBuffers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, 10)
+        self.norm = nn.BatchNorm1d(WIDTH)
+        self.register_buffer("mean", torch.zeros(WIDTH))
+
+    def forward(self, x):
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return self.linear(self.norm(x) - self.mean)
+
+
+def replaced_buffers():
+    """Rank 0's count, also those that forward replaces, and the statistics of a layer that alone is in training mode."""
+    model = lockstep_torch.DistributedDataParallel(make(ReplacesBuffers))
+    model.eval()
+    model.module.norm.train()
+    train(model)
+    replicas_agree(dict(model.module.named_buffers()))
+    model.check_replicas_agree()
+    model.module.mean = torch.full((WIDTH,), float(dist.get_rank()), dtype=dtype())
+    if dist.get_world_size() > 1:
+        model._show_buffers()
+        refuses(RuntimeError, "mean", model.check_replicas_agree)
+    model.train()
+    train(model)
+    replicas_agree(dict(model.module.named_buffers()))
+
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return torch.full((WIDTH, WIDTH), float(index), dtype=dtype())  # of the size of a gradient
+
+
+def workers_forked_within_a_pass():
+    """Their memory is their own, while this rank's next gradients come from shared memory."""
+    model = lockstep_torch.DistributedDataParallel(make(lambda: nn.Linear(WIDTH, WIDTH, bias=False)))
+    model(batch(0)[0]).sum().backward()
+    model.zero_grad()
+    model.eval()
+    for _ in range(2):
+        for index, rows in enumerate(torch.utils.data.DataLoader(Rows(), batch_size=None, num_workers=1)):
+            assert rows.eq(index).all()
+            model(rows)  # no backward follows
+    model.train()
+    model(batch(0)[0]).sum().backward()
+
+
+def call_in_a_signal_handler():
+    """An error, not a deadlock: the reducer waits for the other rank and holds its lock."""
+    if dist.get_world_size() == 1:
+        return
+    model = lockstep_torch.DistributedDataParallel(make(Net))
+    loss = loss_of(model(batch(0)[0]), batch(0)[1])
+    errors = []
+
+    def handle(*_):
+        try:
+            model.zero_grad()
+        except RuntimeError as error:
+            errors.append(str(error))
+        store.set("handled", "1")
+
+    store = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 0:
+        signal.signal(signal.SIGALRM, handle)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        loss.backward()
+        assert len(errors) == 1 and "signal handler" in errors[0], errors
+    else:
+        store.wait(["handled"])
+        loss.backward()
+
+
 def given_up_passes():
     """zero_grad of the wrapper forgets the micro-batches before it."""
     model = lockstep_torch.DistributedDataParallel(make(Net))
@@ -200,6 +278,8 @@ def mistakes_are_refused():
     refuses(TypeError, "not 'lockstep'", lambda: ddp(make(Net), process_group=gloo))
     refuses(RuntimeError, "lazy module", lambda: ddp(nn.LazyLinear(3)))
     refuses(RuntimeError, "on meta", lambda: ddp(nn.Linear(3, 3, device="meta")))
+    partly = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3, device="meta"))
+    ddp(partly, parameters_and_buffers_to_ignore=["1.weight", "1.bias"])
     refuses(RuntimeError, "exchange_dtype=torch.float64", lambda: ddp(make(Net), exchange_dtype=torch.float64))
     refuses(RuntimeError, "'nothing'", lambda: ddp(make(Net), parameters_and_buffers_to_ignore=["nothing"]))
     refuses(RuntimeError, "gradient_norm() was not asked for", lambda: ddp(make(Net)).gradient_norm())
@@ -232,6 +312,9 @@ def main():
     uneven_batches_with_weights()
     travels_as_bfloat16()
     evaluation_and_frozen_parameters()
+    replaced_buffers()
+    workers_forked_within_a_pass()
+    call_in_a_signal_handler()
     given_up_passes()
     mistakes_are_refused()
     dist.barrier()

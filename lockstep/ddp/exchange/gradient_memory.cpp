@@ -6,6 +6,7 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <pthread.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/mutex.h"
@@ -116,7 +117,11 @@ void GradientAllocator::free(void* address) {
 
 void install_once() {
   static std::once_flag once;
-  std::call_once(once, [] { c10::SetCPUAllocator(&the_allocator()); });
+  std::call_once(once, [] {
+    c10::SetCPUAllocator(&the_allocator());
+    // The memory that ranks share is not mapped in a forked process, such as a DataLoader's worker.
+    ::pthread_atfork(nullptr, nullptr, [] { opened_here.clear(); });
+  });
 }
 
 }  // namespace

@@ -51,7 +51,18 @@ std::vector<NamedTensor> ReplicaState::parameters() const {
                    [this](const std::string& name) { return is_ignored(name); });
 }
 
+void ReplicaState::set_buffers(const std::vector<NamedTensor>& buffers) {
+  buffers_.emplace();
+  buffer_tensors_.clear();
+  for (const NamedTensor& buffer : buffers) {
+    if (is_ignored(buffer.name)) continue;
+    buffers_->push_back(buffer);
+    buffer_tensors_.push_back(buffer.tensor);
+  }
+}
+
 std::vector<NamedTensor> ReplicaState::buffers() const {
+  if (buffers_) return *buffers_;
   return each_once(module_.named_buffers(),
                    [this](const std::string& name) { return is_ignored(name); });
 }

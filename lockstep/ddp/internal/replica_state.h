@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,10 @@ class ReplicaState {
 
   std::vector<NamedTensor> parameters() const;
   std::vector<NamedTensor> buffers() const;
-  /// Like buffers(), without names, for each step: those that the module had at construction.
+  /// Replaces the module's buffers, for a module that stands for one of another language.
+  void set_buffers(const std::vector<NamedTensor>& buffers);
+  /// Like buffers(), without names, for each step: those that the module had at construction, or
+  /// of set_buffers().
   const std::vector<at::Tensor>& buffer_tensors() const { return buffer_tensors_; }
 
  private:
@@ -33,6 +37,7 @@ class ReplicaState {
 
   const torch::nn::Module& module_;
   std::vector<std::string> ignored_;
+  std::optional<std::vector<NamedTensor>> buffers_;  // of set_buffers()
   std::vector<at::Tensor> buffer_tensors_;
 };
 
