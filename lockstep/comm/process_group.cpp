@@ -226,10 +226,9 @@ void ProcessGroup::monitored_barrier(std::optional<std::chrono::milliseconds> ti
     const auto missing = wait_for_keys(*store, keys, Deadline::after(limit));
     if (!missing.empty()) {
       notify_launcher_of_late_rank(name);
-      throw TimeoutError(
-          fields_of(name, missing),
-          concat("after ", limit.count(), " ms rank", missing.size() > 1 ? "s " : " ",
-                 join_numbers(missing), " had not come; look at what they are doing"));
+      throw TimeoutError(fields_of(name, missing),
+                         concat("rank", missing.size() > 1 ? "s " : " ", join_numbers(missing),
+                                " did not join within ", limit.count(), " ms; check their logs"));
     }
     // Whoever is here has left the round before: its keys are of no more use.
     if (round > 0) store->deleteKey(key(round - 1, group.rank));

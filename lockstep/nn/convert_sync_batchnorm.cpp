@@ -65,15 +65,15 @@ void check_agreement(const ProcessGroup& group, const std::vector<Found>& found)
   const auto place = concat("convert_sync_batchnorm on rank ", group.rank());
   if (bad) {
     throw UsageError(concat(place, ": '", bad->name,
-                            "' has neither affine parameters nor running statistics, by which its "
-                            "calls could be recognised; use lockstep::SyncBatchNorm in its place"));
+                            "' has neither affine parameters nor running statistics, so its calls "
+                            "cannot be recognised; use lockstep::SyncBatchNorm instead"));
   }
   for (int rank = 0; rank < group.world_size(); ++rank) {
     if (rows[rank][0] != 0) {
       throw PeerFailed(
           {.operation = "convert_sync_batchnorm", .own_rank = group.rank(), .ranks = {rank}},
           concat("rank ", rank,
-                 " has a BatchNorm that cannot be converted; its own error says which and why"));
+                 " has a BatchNorm that cannot be converted; see the error of that rank"));
     }
     if (rows[rank] != rows[group.rank()]) {
       throw UsageError(concat(place, ": this module has ", count, " BatchNorms, that of rank ",

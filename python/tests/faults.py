@@ -347,7 +347,7 @@ EXPECTED = {
         "ValueError: this rank's own error",
     ],
     "timeout": ["DistBackendError: all_reduce number 1 of group 'default' on rank 0: not complete within 2000 ms"],
-    "timeout_of_monitored_barrier": ["after 1000 ms rank 1 had not come"],
+    "timeout_of_monitored_barrier": ["rank 1 did not join within 1000 ms"],
     "mismatch": ["RuntimeError: all_reduce number 1 of group 'default' on rank 0", "on rank 1"],
     "dtype_mismatch": ["Float8_e5m2"],
     "interrupt": ["KeyboardInterrupt"],

@@ -32,7 +32,7 @@ def main():
         try:
             lockstep_torch.monitored_barrier(timeout=timedelta(seconds=1))
         except RuntimeError as error:
-            assert "had not come" in str(error), error
+            assert "did not join" in str(error), error
         else:
             raise AssertionError("rank 0 passed the barrier alone")
     dist.barrier()

@@ -197,7 +197,7 @@ class CommFaults(unittest.TestCase):
         outcomes = [rank.finish() for rank in first]
         refused = [errors for status, errors in outcomes if status == 2]
         self.assertEqual(len(refused), 1, outcomes)
-        self.assertIn("rank 1 has joined already", refused[0])
+        self.assertIn("rank 1 has already joined", refused[0])
 
     def test_ranks_that_disagree_on_the_world_size_are_refused(self):
         port = free_port()
@@ -242,7 +242,7 @@ class CommFaults(unittest.TestCase):
             alone = Rank(self, ["join", method, 0, 2], LOCKSTEP_INIT_TIMEOUT_S=0.2)
             alone.expect_error("TimeoutError", own_rank=0, ranks=[1])
             again = Rank(self, ["join", method, 0, 2], LOCKSTEP_INIT_TIMEOUT_S=2)
-            self.expect_failure(again, "left over from another job", code=2)
+            self.expect_failure(again, "the store belongs to an earlier job", code=2)
 
     def test_meeting_at_a_given_store(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -23,7 +23,7 @@ def parent_of(process):
 
 
 # What others say of a rank that is late, whose deadline passed first or later.
-LATE = "(not complete within 2000 ms|gave up waiting)"
+LATE = "(not complete within 2000 ms|the timeout of .* expired)"
 
 
 class Hangs(LiveJobTest):

@@ -175,7 +175,7 @@ class ShmFaults(unittest.TestCase):
         self.expect_text(job[0], "TimeoutError", rf"all_reduce number \d+ of group 'default' on rank 0: "
                          rf"not complete within {LATE_S}000 ms, waiting for rank 1 \(pid {job[VICTIM].pid}\)")
         job[VICTIM].process.send_signal(signal.SIGCONT)
-        self.expect_text(job[VICTIM], "TimeoutError", "gave up waiting for this rank, which was late")
+        self.expect_text(job[VICTIM], "TimeoutError", "this rank was late: the timeout of its peers expired")
 
     # Aborting.
 

@@ -190,7 +190,7 @@ TEST(Group, MonitoredBarrierNamesWhoIsMissing) {
     EXPECT_EQ(error.rank(), absent);
     EXPECT_EQ(error.fields().operation, "monitored_barrier");
     EXPECT_EQ(error.fields().timeout, milliseconds(300));
-    EXPECT_SAYS(std::string(error.what()), concat("rank ", absent, " had not come"));
+    EXPECT_SAYS(std::string(error.what()), concat("rank ", absent, " did not join within 300 ms"));
   }
   world.barrier();
 }

@@ -44,9 +44,9 @@ class ReplicaCheck : public DdpTest {
   // The last rank is the one that drifts.
   bool drifts() const { return rank_ == world_size_ - 1; }
   std::string who() const {
-    if (world_size_ == 2) return "rank 1 drifted away from rank 0: rank 1 in ";
-    if (world_size_ == 3) return "rank 2 drifted away from ranks 0, 1: rank 2 in ";
-    return "rank 3 drifted away from ranks 0, 1, 2: rank 3 in ";
+    if (world_size_ == 2) return "rank 1 drifted from rank 0: rank 1 in ";
+    if (world_size_ == 3) return "rank 2 drifted from ranks 0, 1: rank 2 in ";
+    return "rank 3 drifted from ranks 0, 1, 2: rank 3 in ";
   }
 
   /// Whether every rank gets this one message, naming the last rank.

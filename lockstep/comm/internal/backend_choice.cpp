@@ -53,8 +53,7 @@ MemoryDomains exchange_memory_domains(c10d::Store& store, int rank, int world_si
   const auto missing = wait_for_keys(store, keys, deadline);
   if (!missing.empty()) {
     throw TimeoutError(concat("rank", missing.size() > 1 ? "s " : " ", join_numbers(missing),
-                              " did not tell in time which memory they can share; look at what "
-                              "they are doing"),
+                              " did not publish their memory domain in time; check their logs"),
                        {.own_rank = rank, .ranks = missing});
   }
   return read_memory_domains(store, world_size);

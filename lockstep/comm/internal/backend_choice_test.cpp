@@ -61,7 +61,7 @@ TEST(BackendChoice, RanksThatDoNotTellAreNamed) {
     FAIL();
   } catch (const TimeoutError& error) {
     EXPECT_EQ(error.fields().ranks, (std::vector<int>{0, 2}));
-    EXPECT_NE(std::string(error.what()).find("ranks 0, 2 did not tell"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("ranks 0, 2 did not publish"), std::string::npos);
   }
 }
 

@@ -49,8 +49,8 @@ UniqueFd serving_socket(const InitPlan& plan) {
 // What to do where host and port were worked out, not given.
 std::string advice(const InitPlan& plan) {
   if (plan.address_source.empty()) return "";
-  return concat("; host and port follow from ", plan.address_source,
-                ": set MASTER_ADDR and MASTER_PORT on all ranks for others");
+  return concat("; host and port are derived from ", plan.address_source,
+                "; set MASTER_ADDR and MASTER_PORT on all ranks to override them");
 }
 
 ErrorFields fields_of(const InitPlan& plan, std::vector<int> ranks = {}) {
@@ -186,13 +186,14 @@ void take_address(InitPlan& plan, const Meeting& meeting) {
   const auto slash = std::min(meeting.address.find('/'), meeting.address.size());
   const auto port = parse_number<std::uint16_t>(meeting.address.substr(0, slash));
   if (!port || slash == meeting.address.size()) {
-    throw CommError(fields_of(plan),
-                    concat("mpirun told '", meeting.address,
-                           "' as the address of rank 0; set MASTER_ADDR and MASTER_PORT"));
+    throw CommError(
+        fields_of(plan),
+        concat("mpirun passed '", meeting.address,
+               "', which is not an address of rank 0; set MASTER_ADDR and MASTER_PORT"));
   }
   plan.port = *port;
   plan.host = meeting.address.substr(slash + 1);
-  plan.address_source = "what rank 0 told through mpirun";
+  plan.address_source = "the address that rank 0 published through mpirun";
   plan.store = InitPlan::Store::kTcp;
   if (meeting.socket.valid()) plan.listen_fd = meeting.socket.get();
 }
@@ -205,9 +206,8 @@ void claim_rank(c10d::Store& store, const InitPlan& plan) {
   if (store.add(concat("claims/", plan.rank), 1) != 1) {
     throw UsageError(
         concat("init_process_group: rank ", plan.rank,
-               " has joined already; two processes claim it, or the store is left over "
-               "from another job: give each process a rank of its own and each job a "
-               "new port or file"));
+               " has already joined: two processes have this rank, or the store belongs to "
+               "an earlier job; give each process its own rank and each job a new port or file"));
   }
   store.set(joined_key(plan.rank), std::to_string(plan.world_size));
 }

@@ -70,10 +70,10 @@ std::string describe_drift(const std::vector<Fingerprints>& ranks) {
     differences += concat(differences.empty() ? "" : ", ", "rank ", rank, " ",
                           describe_difference(differing_names(reference, ranks[rank])));
   }
-  return concat("check_replicas_agree: ", list_ranks(drifted), " drifted away from ",
-                list_ranks(alike), ": ", differences, " (of ", reference.size(),
-                "); go on from the last snapshot, and look for what ", list_ranks(drifted),
-                " did alone: a write to a tensor outside the optimizer's step, other settings, "
+  return concat("check_replicas_agree: ", list_ranks(drifted), " drifted from ", list_ranks(alike),
+                ": ", differences, " (of ", reference.size(),
+                "); resume from the last snapshot, and find what only ", list_ranks(drifted),
+                " did: a write to a tensor outside the optimizer's step, other settings, "
                 "random numbers, faulty hardware");
 }
 

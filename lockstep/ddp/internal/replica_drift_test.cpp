@@ -15,21 +15,21 @@ bool says(const std::vector<Fingerprints>& ranks, const std::string& words) {
 
 TEST(ReplicaDriftText, NamesTheRankAndTheFirstTensor) {
   const Fingerprints other{{"a", 1}, {"the b", 5}, {"c", 7}};
-  EXPECT_TRUE(says({kReplica, other},
-                   "rank 1 drifted away from rank 0: rank 1 in 'the b' and 1 more (of 3)"));
+  EXPECT_TRUE(
+      says({kReplica, other}, "rank 1 drifted from rank 0: rank 1 in 'the b' and 1 more (of 3)"));
 }
 
 TEST(ReplicaDriftText, MostRanksAreRightEvenAgainstRank0) {
   const Fingerprints other{{"a", 1}, {"the b", 2}, {"c", 4}};
-  EXPECT_TRUE(says({other, kReplica, kReplica},
-                   "rank 0 drifted away from ranks 1, 2: rank 0 in 'c' (of 3)"));
-  EXPECT_TRUE(says({kReplica, other, other, kReplica}, "ranks 1, 2 drifted away from ranks 0, 3"));
+  EXPECT_TRUE(
+      says({other, kReplica, kReplica}, "rank 0 drifted from ranks 1, 2: rank 0 in 'c' (of 3)"));
+  EXPECT_TRUE(says({kReplica, other, other, kReplica}, "ranks 1, 2 drifted from ranks 0, 3"));
 }
 
 TEST(ReplicaDriftText, NamesEachRanksOwn) {
   EXPECT_TRUE(says(
       {kReplica, {{"a", 9}, {"the b", 2}, {"c", 3}}, kReplica, {{"a", 1}, {"the b", 2}, {"c", 8}}},
-      "ranks 1, 3 drifted away from ranks 0, 2: rank 1 in 'a', rank 3 in 'c'"));
+      "ranks 1, 3 drifted from ranks 0, 2: rank 1 in 'a', rank 3 in 'c'"));
 }
 
 TEST(ReplicaDriftText, NamesWhatOnlyOneHas) {
@@ -42,8 +42,7 @@ TEST(ReplicaDriftText, NamesWhatOnlyOneHas) {
 TEST(ReplicaDriftText, NamesSoManyRanksOnly) {
   std::vector<Fingerprints> ranks(30, kReplica);
   for (std::size_t rank = 0; rank < 10; ++rank) ranks[rank][0].hash = rank + 2;
-  EXPECT_TRUE(
-      says(ranks, "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more drifted away from ranks 10, 11,"));
+  EXPECT_TRUE(says(ranks, "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more drifted from ranks 10, 11,"));
   EXPECT_EQ(describe_drift(ranks).find("rank 8 in"), std::string::npos);
 }
 

@@ -27,10 +27,9 @@ void exchange(const SyncLayer& layer, Exchange&& action) {
   try {
     action(layer.layers->group);
   } catch (const UsageError& error) {
-    throw UsageError(concat(place(layer),
-                            ": not all ranks are in the same pass through the same module with "
-                            "the same number of channels: ",
-                            error.what()));
+    throw UsageError(
+        concat(place(layer),
+               ": ranks differ in the module, the pass or the number of channels: ", error.what()));
   }
 }
 
@@ -70,9 +69,9 @@ void check_headers(const SyncLayer& layer, const double* messages, std::int64_t 
   for (int rank = 0; rank < world_size; ++rank) {
     const double* header = messages + rank * stride;
     if (header[kLayer] != static_cast<double>(layer.number)) {
-      throw UsageError(concat(place(layer), ": rank ", rank, " runs another SyncBatchNorm, number ",
-                              header[kLayer], " where this is number ", layer.number,
-                              "; all ranks must run the same modules in the same order"));
+      throw UsageError(concat(place(layer), ": rank ", rank, " runs SyncBatchNorm number ",
+                              header[kLayer], ", this rank number ", layer.number,
+                              "; run the same modules in the same order on all ranks"));
     }
     if (header[kChannels] != static_cast<double>(channels)) {
       throw UsageError(concat(place(layer), ": the input of rank ", rank, " has ",
@@ -89,8 +88,8 @@ void check_headers(const SyncLayer& layer, const double* messages, std::int64_t 
   }
   if (exchanges && without_backward >= 0) {
     throw UsageError(concat(place(layer), ": rank ", without_backward,
-                            " runs forward without gradients, others with them, and would not be "
-                            "there in backward; use NoGradGuard on all ranks or on none"));
+                            " runs forward without gradients and would not join the exchange in "
+                            "backward; use NoGradGuard on all ranks or on none"));
   }
 }
 
@@ -158,8 +157,8 @@ at::Tensor sum_over_ranks(const SyncLayer& layer, const at::Tensor& values) {
   const auto* sum = check.const_data_ptr<double>();
   if (sum[0] != number * group.world_size() || sum[1] != number * number * group.world_size()) {
     throw UsageError(concat(place(layer),
-                            ": another rank is in the backward of another SyncBatchNorm; all ranks "
-                            "must build the same graph"));
+                            ": another rank runs backward of a different SyncBatchNorm; build the "
+                            "same graph on all ranks"));
   }
   return sums.narrow(0, 0, numel).view(values.sizes()).to(values.device()).to(values.dtype());
 }

@@ -57,7 +57,7 @@ void agree(const BackendConfig& config, const std::string& outcome) {
   if (!missing.empty()) {
     throw TimeoutError(concat("connecting group '", config.group_name, "' on rank ", config.rank,
                               ": rank", missing.size() > 1 ? "s " : " ", join_numbers(missing),
-                              " did not come in time; look at what they are doing"),
+                              " did not join in time; check their logs"),
                        {.operation = "connect",
                         .group = config.group_name,
                         .own_rank = config.rank,

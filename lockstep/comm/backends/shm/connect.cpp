@@ -85,9 +85,9 @@ std::shared_ptr<Segment> open_segment(c10d::Store& store, int rank, int ranks,
     return segment;
   }
   const auto missing = wait_for_keys(store, {kAddressKey}, deadline);
-  if (!missing.empty()) throw TimeoutError("rank 0 did not offer its memory in time");
+  if (!missing.empty()) throw TimeoutError("rank 0 did not publish its shared memory in time");
   const std::string name = store.get_to_str(kAddressKey);
-  if (name.empty()) throw BackendUnavailable("rank 0 has no memory to offer");
+  if (name.empty()) throw BackendUnavailable("rank 0 could not create shared memory");
   const UniqueFd socket = connect_abstract(name);
   ReceivedFd received = receive_segment(store, socket.get(), deadline);
   return map_segment(std::move(received.fd), rank, Layout(ranks, received.number));
@@ -117,7 +117,7 @@ void agree(c10d::Store& store, int rank, int ranks, const std::string& outcome,
     for (int& peer : missing) peer = number_of(peer);
     throw TimeoutError(concat("connecting group '", group_name, "' on rank ", number_of(rank),
                               ": rank", missing.size() > 1 ? "s " : " ", join_numbers(missing),
-                              " did not come in time; look at what they are doing"),
+                              " did not join in time; check their logs"),
                        {.operation = "connect",
                         .group = group_name,
                         .own_rank = number_of(rank),
@@ -180,7 +180,7 @@ Placement measure_placement(Team& team, c10d::Store& store, Deadline deadline) {
   }
   if (team.rank() == 1) pong(team.ping_line(), kPingRounds, end);
   if (!wait_for_keys(store, {kPlacementKey}, deadline).empty()) {
-    throw TimeoutError("rank 0 did not tell how far the ranks are from each other in time",
+    throw TimeoutError("rank 0 did not publish the placement of the ranks in time",
                        {.operation = "connect",
                         .group = team.group_name(),
                         .own_rank = team.number_of(team.rank()),

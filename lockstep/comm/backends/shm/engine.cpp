@@ -259,11 +259,12 @@ void Engine::end_by(Verdict verdict, const Task* awaited) {
       break;
   }
   if (verdict.rank == team_.rank()) {
-    return end_all<TimeoutError>("its peers gave up waiting for this rank, which was late", ranks);
+    return end_all<TimeoutError>("this rank was late: the timeout of its peers expired", ranks);
   }
   if (awaited == nullptr || awaited->deadline_from_wait || !awaited->deadline.passed()) {
-    return end_all<TimeoutError>(
-        concat("a peer gave up waiting for ", who, "; look at what that rank is doing"), ranks);
+    return end_all<TimeoutError>(concat("the timeout of a peer that waits for ", who,
+                                        " expired; check the log of that rank"),
+                                 ranks);
   }
   end_all<TimeoutError>(
       concat("not complete within ", awaited->timeout.count(), " ms, waiting for ", who,
