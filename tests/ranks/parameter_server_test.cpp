@@ -278,7 +278,8 @@ TEST_F(ParameterServers, WhatDoesNotFitIsRefused) {
                       std::vector<at::Tensor>{at::zeros({1, 2})});
     };
     const auto row = at::zeros({1}, at::kLong);
-    EXPECT_SAYS(message_of<rpc::RemoteError>([&] { push(at::zeros({4}), row); }), "gradients of 4");
+    EXPECT_SAYS(message_of<rpc::RemoteError>([&] { push(at::zeros({4}), row); }),
+                "gradients have 4 elements");
     EXPECT_SAYS(message_of<rpc::RemoteError>([&] { push(at::zeros({3}), row + 5); }), "has 5");
   });
 }

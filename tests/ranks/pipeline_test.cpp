@@ -290,7 +290,7 @@ TEST_F(PipelineRanks, WhatOneRankThrowsEndsTheStepOfAll) {
       const auto error = error_of<PeerFailed>(step);
       EXPECT_EQ(error.rank(), last);
       EXPECT_SAYS(std::string(error.what()),
-                  concat("rank ", last, " has given the step up: no loss today"));
+                  concat("rank ", last, " aborted the step: no loss today"));
     }
     group_.barrier();
   }

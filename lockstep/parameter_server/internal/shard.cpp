@@ -55,18 +55,18 @@ Shard::Shard(const Parts& parts, int server, int servers) : server_(server), ser
 
 void Shard::check_rows(std::size_t table, const at::Tensor& rows) const {
   if (table >= tables_.size())
-    throw UsageError(concat("table ", table, "; there are ", tables_.size()));
+    throw UsageError(concat("table ", table, " does not exist; there are ", tables_.size()));
   if (rows.dim() != 1 || rows.scalar_type() != at::kLong || !rows.is_cpu() ||
       rows.layout() != at::kStrided) {
     throw UsageError(
-        concat("rows of table '", names_[table], "' are one dimension of Long, on the CPU"));
+        concat("rows of table '", names_[table], "' must be a 1-D tensor of Long on the CPU"));
   }
   if (rows.numel() == 0) return;
   const auto [lowest, highest] = rows.aminmax();
   if (lowest.item<std::int64_t>() < 0 || highest.item<std::int64_t>() >= tables_[table].size(0)) {
-    throw UsageError(concat("rows ", lowest.item<std::int64_t>(), " to ",
-                            highest.item<std::int64_t>(), " of table '", names_[table],
-                            "', of which server ", server_, " has ", tables_[table].size(0)));
+    throw UsageError(concat(
+        "rows ", lowest.item<std::int64_t>(), " to ", highest.item<std::int64_t>(), " of table '",
+        names_[table], "' are out of range; server ", server_, " has ", tables_[table].size(0)));
   }
 }
 
@@ -80,13 +80,13 @@ void Shard::check(const Gradients& gradients) const {
   const at::Tensor& dense = gradients.dense;
   if (dense.sizes() != values_.sizes() || dense.scalar_type() != values_.scalar_type() ||
       !dense.is_cpu() || dense.layout() != at::kStrided) {
-    throw UsageError(concat("gradients of ", dense.numel(), " ", c10::toString(dense.scalar_type()),
-                            " for ", values_.numel(), " ", c10::toString(values_.scalar_type()),
-                            " of server ", server_));
+    throw UsageError(concat("gradients have ", dense.numel(), " elements of ",
+                            c10::toString(dense.scalar_type()), ", server ", server_, " has ",
+                            values_.numel(), " of ", c10::toString(values_.scalar_type())));
   }
   if (gradients.tables.size() != tables_.size()) {
-    throw UsageError(
-        concat("gradients of ", gradients.tables.size(), " tables; there are ", tables_.size()));
+    throw UsageError(concat("gradients have ", gradients.tables.size(), " tables, server ", server_,
+                            " has ", tables_.size()));
   }
   for (std::size_t table = 0; table < tables_.size(); ++table) {
     const RowGradients& part = gradients.tables[table];
@@ -94,8 +94,9 @@ void Shard::check(const Gradients& gradients) const {
     if (part.gradients.scalar_type() != at::kFloat || !part.gradients.is_cpu() ||
         part.gradients.layout() != at::kStrided ||
         part.gradients.sizes() != at::IntArrayRef({part.rows.numel(), tables_[table].size(1)})) {
-      throw UsageError(concat("gradients of table '", names_[table], "' are [", part.rows.numel(),
-                              ", ", tables_[table].size(1), "] of Float, on the CPU"));
+      throw UsageError(concat("gradients of table '", names_[table],
+                              "' must be a tensor of Float on the CPU with shape [",
+                              part.rows.numel(), ", ", tables_[table].size(1), "]"));
     }
   }
 }
@@ -159,7 +160,8 @@ std::int64_t Shard::load(const std::filesystem::path& path) {
       });
   if (!fits || integer_entry(snapshot.values, "server", source) != server_ ||
       integer_entry(snapshot.values, "servers", source) != servers_) {
-    throw UsageError(concat(source, ": of another model, or of another number of servers"));
+    throw UsageError(
+        concat(source, ": it was saved with another model or number of servers; use the same"));
   }
   const c10::IValue of_tables = entry(snapshot.values, "table_optimizer", source);
   if (table_optimizer_) check_optimizer_state_dict(*table_optimizer_, of_tables, source);
@@ -176,16 +178,16 @@ void check_parts(const Parts& parts) {
   const auto fail = [](const auto&... words) {
     throw UsageError(concat("parameter servers: ", words...));
   };
-  if (parts.parameters.empty() && parts.tables.empty()) fail("no parameters, and no tables");
+  if (parts.parameters.empty() && parts.tables.empty()) fail("no parameters and no tables given");
   if (!parts.parameters.empty() && !parts.optimizer) fail("no optimizer for the parameters");
   if (!parts.tables.empty() && !parts.table_optimizer) fail("no table_optimizer for the tables");
   for (std::size_t index = 0; index < parts.parameters.size(); ++index) {
     const at::Tensor& parameter = parts.parameters[index];
     if (!parameter.defined() || !parameter.is_cpu() || !parameter.is_floating_point()) {
-      fail("parameter ", index, " is no tensor of floating-point numbers on the CPU");
+      fail("parameter ", index, " must be a floating-point tensor on the CPU");
     }
     if (!parameter.is_contiguous()) {
-      fail("the elements of parameter ", index, " do not lie in order: call contiguous()");
+      fail("parameter ", index, " is not contiguous; call contiguous()");
     }
     if (parameter.scalar_type() != parts.parameters[0].scalar_type()) {
       fail("parameter ", index, " is of dtype ", c10::toString(parameter.scalar_type()),
@@ -195,8 +197,8 @@ void check_parts(const Parts& parts) {
   std::set<std::string> names;
   for (const Table& table : parts.tables) {
     if (table.rows < 1 || table.columns < 1) {
-      fail("table '", table.name, "' of ", table.rows, " rows and ", table.columns,
-           " columns; at least 1 of each");
+      fail("table '", table.name, "' has ", table.rows, " rows and ", table.columns,
+           " columns; give at least 1 of each");
     }
     if (!names.insert(table.name).second) fail("two tables are named '", table.name, "'");
   }

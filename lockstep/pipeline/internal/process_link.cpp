@@ -231,15 +231,15 @@ void ProcessLink::throw_if_given_up(const Header& header, const std::string& ope
                      .ranks = {static_cast<int>(header.value)}};
   switch (header.kind) {
     case Header::kLost:
-      throw PeerLost(concat(operation, ", which tells that rank ", header.value, " is gone"),
-                     fields);
+      throw PeerLost(concat(operation, ": rank ", header.value, " failed; see its log"), fields);
     case Header::kLostReplica:
       fields.ranks.clear();  // It has no number in this group.
-      throw PeerLost(concat(operation, ": rank ", header.value, " has lost a replica: ", reason),
-                     fields);
+      throw PeerLost(
+          concat(operation, ": rank ", header.value, " lost a replica of its stage: ", reason),
+          fields);
     default:
-      throw PeerFailed(
-          concat(operation, ": rank ", header.value, " has given the step up: ", reason), fields);
+      throw PeerFailed(concat(operation, ": rank ", header.value, " aborted the step: ", reason),
+                       fields);
   }
 }
 

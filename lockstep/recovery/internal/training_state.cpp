@@ -39,7 +39,7 @@ void take_back_steps(torch::optim::LRScheduler& scheduler, std::int64_t steps) {
 
 TrainingState::TrainingState(TrainingParts parts) : parts_(std::move(parts)) {
   if (!parts_.model)
-    throw UsageError("ResilientTraining: there is no model; name one in its parts");
+    throw UsageError("ResilientTraining: no model given; set TrainingParts::model");
   if (const auto repeated = repeated_name(parts_.extra)) {
     throw UsageError(concat("ResilientTraining: `extra` has two tensors named '", *repeated,
                             "'; give each its own name"));
@@ -132,8 +132,8 @@ void TrainingState::take(const c10::IValue& value, std::int64_t steps) {
 void TrainingState::check_extra(const TensorDict& saved) const {
   const auto differences = tensor_differences(parts_.extra, saved);
   if (differences.empty()) return;
-  throw UsageError(concat("ResilientTraining: `extra` is not what it was: ", differences[0].text,
-                          "; name the same tensors"));
+  throw UsageError(concat("ResilientTraining: `extra` does not match the saved state: ",
+                          differences[0].text, "; give the same tensors"));
 }
 
 }  // namespace lockstep::inline internal

@@ -52,8 +52,8 @@ struct ThroughCall : torch::autograd::Function<ThroughCall> {
     }
     if (!is_distributed) {
       throw UsageError(
-          "rpc: backward of this process alone through a call, whose other side is on another "
-          "worker; call AutogradContext::backward, which gives first derivatives");
+          "rpc: a local backward reached a tensor exchanged with another worker; call "
+          "AutogradContext::backward, which computes first derivatives");
     }
     gradients.resize(static_cast<std::size_t>(context->saved_data["edges"].toInt()));
     return gradients;
@@ -72,7 +72,7 @@ void check_autograd(int rank) {
   if (rank_of_numbers() == rank) return;
   throw UsageError(concat("distributed autograd on rank ", rank, ": this process was rank ",
                           rank_of_numbers().value_or(-1),
-                          " in its first session, and only that one can have contexts"));
+                          " in its first session; only that rank can create contexts"));
 }
 
 void record_send(const AutogradTag& tag, std::vector<at::Tensor>& tensors) {
