@@ -39,7 +39,7 @@ constexpr std::array kTools = {
     Command{"bench", "measure the backends, or the launcher, on this machine", bench_command},
     Command{"report", "write a page about a training run: curves, ranks, machine", report_command},
     Command{"audit", "prove which samples a training run used in each epoch", audit_command},
-    Command{"replay", "make a step of a run again and compare its bits with the log", nullptr},
+    Command{"replay", "replay a step of a run and compare its bits with the log", nullptr},
     Command{"snapshot", "list, verify, show, compare, export and delete snapshots", nullptr},
     Command{"trace", "merge the traces of all ranks into one timeline", trace_command},
     Command{"estimate", "estimate memory and traffic of a model", estimate_command},

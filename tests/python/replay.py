@@ -67,9 +67,9 @@ class Replay(unittest.TestCase):
         for ranks in (1, 2, 3):
             with self.subTest(ranks=ranks):
                 self.expect_verdict(self.replay(33, ranks), 0,
-                                    "replay: step 33 has the bits of the log: 3 steps, 4 tensors on "
+                                    "replay: step 33 matches the log bit for bit: 3 steps, 4 tensors on "
                                     f"{ranks} rank{'s' * (ranks > 1)}, from snapshot-e0002-s00000030.pt")
-        self.expect_verdict(self.replay(7, 3), 0, "replay: step 7 has the bits of the log: 7 steps, 4 tensors on 3 ranks, "
+        self.expect_verdict(self.replay(7, 3), 0, "replay: step 7 matches the log bit for bit: 7 steps, 4 tensors on 3 ranks, "
                                                   "from the beginning of the run")
         self.assertEqual(files_of(self.run_folder), before)
 
@@ -83,16 +83,16 @@ class Replay(unittest.TestCase):
         log.write_text("\n".join([*lines[:32], json.dumps(changed), *lines[33:], ""]))
         before = files_of(copy)
         self.expect_verdict(self.replay(33, 3, run_folder=copy), 1,
-                            "replay: step 32 has other bits than the log: 'output.weight' is the first of 1 that differ, of "
-                            "4 tensors on 3 ranks, from snapshot-e0002-s00000030.pt")
-        self.expect_verdict(self.replay(31, run_folder=copy), 0, "replay: step 31 has the bits of the log: 1 step, 4 tensors "
+                            "replay: step 32 differs from the log in 1 of 4 tensors (first 'output.weight') "
+                            "on 3 ranks, from snapshot-e0002-s00000030.pt")
+        self.expect_verdict(self.replay(31, run_folder=copy), 0, "replay: step 31 matches the log bit for bit: 1 step, 4 tensors "
                                                                  "on 1 rank, from snapshot-e0002-s00000030.pt")
         self.assertEqual(files_of(copy), before)
 
     def test_another_program_state_is_found(self):
         self.expect_verdict(self.replay(5, 2, **{LR: "0.003"}), 1,
-                            "replay: step 1 has other bits than the log: 'hidden.weight' is the first of 4 that differ, of "
-                            "4 tensors on 2 ranks, from the beginning of the run")
+                            "replay: step 1 differs from the log in 4 of 4 tensors (first 'hidden.weight') "
+                            "on 2 ranks, from the beginning of the run")
 
     def test_a_run_that_resumed_on_another_number_of_ranks(self):
         copy = self.copy()
@@ -103,7 +103,7 @@ class Replay(unittest.TestCase):
         copy.rename(self.run_folder)
         done = self.train(self.run_folder, ranks=3, flags=("--log-hashes-every=2", "--max-duration=4ep"))
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.expect_verdict(self.replay(48), 0, "replay: step 48 has the bits of the log: 4 steps, 4 tensors on 1 rank, from "
+        self.expect_verdict(self.replay(48), 0, "replay: step 48 matches the log bit for bit: 4 steps, 4 tensors on 1 rank, from "
                                                 "snapshot-e0003-s00000040.pt")
 
     def test_what_cannot_be_replayed_gets_one_line(self):
@@ -126,7 +126,7 @@ class Replay(unittest.TestCase):
         done = self.replay(33, **{SHARDS: "4"})
         self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
         self.assertIn("logical_shards is 4, and the run to replay was made with 8", done.stderr)
-        self.assertIn("the program has not made step 33", done.stderr.splitlines()[-1])
+        self.assertIn("the program ended before step 33", done.stderr.splitlines()[-1])
 
     def test_a_log_needs_logical_shards(self):
         done = run(TRAINER, f"--data={DATA}", "--log-hashes-every=1", f"--directory={self.folder / 'none'}")

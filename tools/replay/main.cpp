@@ -55,11 +55,10 @@ int replay(const std::vector<std::string>& arguments) {
   int step = 0;
   int ranks = 1;
   CLI::App app(
-      "Makes a step of a training run again, on any number of ranks, and compares the bits of all\n"
-      "parameters and buffers with the run's log of hashes. Starts the program as it was started,\n"
-      "with the newest snapshot before the step, else from the run's beginning, and ends it "
-      "behind\n"
-      "the step. The run's directory stays as it is.",
+      "Replays a step of a training run on any number of ranks, and compares the bits of all\n"
+      "parameters and buffers with the run's log of hashes. Starts the program with the run's\n"
+      "command line from the newest snapshot before the step, else from step 0, and stops it\n"
+      "after the step. Does not change the run's directory.",
       "lockstep replay");
   app.add_option("RUN", run,
                  "directory of a Trainer's run, with logical_shards and log_hashes_every")
@@ -67,9 +66,8 @@ int replay(const std::vector<std::string>& arguments) {
   add_integer(app, "--step", step, 1, "the step, numbered from 1 as in metrics.jsonl")->required();
   add_integer(app, "--nproc-per-node", ranks, 1, "number of ranks (default 1)");
   app.footer(
-      "Set the environment that the program reads as it was. What the program itself writes "
-      "outside\n"
-      "of the run's directory before the step, it writes again.\n\n"
+      "Set the environment variables that the program reads as in the run. The program writes its\n"
+      "own files outside of the run's directory again.\n\n"
       "Exit code: 0: the bits agree; 1: they differ, or the program failed; 2: wrong command line, "
       "or\n"
       "the run has no log of that step.\n\n"

@@ -25,7 +25,7 @@ void check_is_there(const fs::path& path, const char* what) {
   std::error_code error;
   if (fs::exists(path, error)) return;
   throw UsageError(
-      concat("replay: ", what, " of the run, ", path.string(), ", is gone; put it back"));
+      concat("replay: ", what, " of the run, ", path.string(), ", does not exist; restore it"));
 }
 
 std::string steps_in(const LoggedHashes& logged) {
@@ -83,21 +83,21 @@ void make_replay_folder(const ReplayPlan& plan, const fs::path& run, const fs::p
 ReplayVerdict judge_replay(const ReplayPlan& plan, const LoggedHashes& made, int ranks) {
   const auto last = made.steps.find(plan.step);
   if (last == made.steps.end()) {
-    throw Error(concat("replay: the program has not made step ", plan.step, " in ",
-                       plan.run.directory, "; its messages say why"));
+    throw Error(concat("replay: the program ended before step ", plan.step, " in ",
+                       plan.run.directory, "; see its messages"));
   }
   const std::string where =
       concat(" on ", count_text(static_cast<std::size_t>(ranks), "rank"), ", ", beginning_of(plan));
   if (const auto difference = first_difference(plan.logged, made)) {
     return {.agrees = false,
-            .line = concat("replay: step ", difference->step, " has other bits than the log: '",
-                           difference->tensor, "' is the first of ", difference->differing,
-                           " that differ, of ", count_text(difference->tensors, "tensor"), where)};
+            .line = concat("replay: step ", difference->step, " differs from the log in ",
+                           difference->differing, " of ", count_text(difference->tensors, "tensor"),
+                           " (first '", difference->tensor, "')", where)};
   }
   return {.agrees = true,
           .line = concat("replay: step ", plan.step,
-                         " has the bits of the log: ", count_text(made.steps.size(), "step"), ", ",
-                         count_text(last->second.tensors.size(), "tensor"), where)};
+                         " matches the log bit for bit: ", count_text(made.steps.size(), "step"),
+                         ", ", count_text(last->second.tensors.size(), "tensor"), where)};
 }
 
 }  // namespace lockstep::inline internal

@@ -114,15 +114,15 @@ TEST_F(ReplayPlanTest, TheVerdictNamesStepAndTensor) {
   const ReplayVerdict good = judge_replay(plan, steps(11, 12), 3);
   EXPECT_TRUE(good.agrees);
   EXPECT_EQ(good.line,
-            "replay: step 12 has the bits of the log: 2 steps, 2 tensors on 3 ranks, from "
+            "replay: step 12 matches the log bit for bit: 2 steps, 2 tensors on 3 ranks, from "
             "snapshot-e0000-s00000010.pt");
   LoggedHashes bad = steps(11, 12);
   bad.steps[11].tensors[1].hash = 8;
   const ReplayVerdict other = judge_replay(plan, bad, 1);
   EXPECT_FALSE(other.agrees);
   EXPECT_EQ(other.line,
-            "replay: step 11 has other bits than the log: 'bias' is the first of 1 that differ, of "
-            "2 tensors on 1 rank, from snapshot-e0000-s00000010.pt");
+            "replay: step 11 differs from the log in 1 of 2 tensors (first 'bias') on 1 rank, from "
+            "snapshot-e0000-s00000010.pt");
   EXPECT_THROW(judge_replay(plan, steps(11, 11), 1), Error);
 }
 

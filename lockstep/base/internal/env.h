@@ -53,7 +53,7 @@ inline constexpr Variable kRank{"RANK", "int", "rank of this process in the job"
                true},
     kSpawn{"LOCKSTEP_SPAWN", "text",
            "process and call of lockstep::spawn() that started this process; set by spawn()"},
-    kReplay{"LOCKSTEP_REPLAY", "text", "the step to make again, and where; set by lockstep replay"};
+    kReplay{"LOCKSTEP_REPLAY", "text", "step to replay, and its folders; set by lockstep replay"};
 
 // Given to each process by mpirun and srun, in place of the above. First of each: Open MPI; then
 // MPICH and its kin (hydra); then Slurm.
