@@ -92,7 +92,7 @@ void ControlClient::judge(const std::shared_ptr<Attempt>& attempt, error_code er
   const auto server = nonce_of(std::string(attempt->response[handshake::kNonce]));
   const std::string proof(attempt->response[handshake::kProof]);
   if (!server || !JobSecret::same_proof(proof, secret_.server_proof(attempt->nonce, *server))) {
-    refusal_ = "what listens there does not know the job's secret";
+    refusal_ = "the server there does not have the job's secret";
     return fail(attempt, refusal_);
   }
   attempt->stream().expires_never();
@@ -134,7 +134,7 @@ void ControlClient::take(const std::string& text) {
   if (!message) {
     connection_->close();
     connection_.reset();
-    return try_later("a message that is none of a rendezvous");
+    return try_later("received an invalid message from the rendezvous");
   }
   last_contact_ = Clock::now();
   unanswered_since_.reset();

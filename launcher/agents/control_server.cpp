@@ -92,7 +92,7 @@ ControlServer::~ControlServer() {
 void ControlServer::take(tcp::socket socket) {
   keep_from_workers(socket);
   if (strangers_.size() >= settings_.most_strangers) {
-    note_refusal(strangers_.front()->peer, "too many connections that show no secret");
+    note_refusal(strangers_.front()->peer, "too many connections without the job's secret");
     forget(strangers_.front());
   }
   strangers_.push_back(std::make_shared<PendingClient>(std::move(socket)));
@@ -132,7 +132,7 @@ void ControlServer::judge(const std::shared_ptr<PendingClient>& stranger) {
   const auto nonce = nonce_of(std::string(request[handshake::kNonce]));
   const std::string proof(request[handshake::kProof]);
   if (!nonce || !JobSecret::same_proof(proof, secret_.client_proof(*nonce))) {
-    return refuse_stranger("its secret is not that of the job");
+    return refuse_stranger("wrong job secret");
   }
   if (agents_.size() >= settings_.most_agents) return refuse_stranger("too many agents");
   admit(stranger, *nonce, random_nonce());
@@ -174,7 +174,7 @@ void ControlServer::admit(const std::shared_ptr<PendingClient>& stranger, const 
 
 void ControlServer::await_first_report(const std::shared_ptr<Agent>& agent) {
   if (newcomers_.size() >= settings_.most_strangers) {
-    note_refusal(newcomers_.front()->peer, "too many connections that say nothing");
+    note_refusal(newcomers_.front()->peer, "too many connections without a report");
     drop(*newcomers_.front());
   }
   newcomers_.push_back(agent);
@@ -183,7 +183,7 @@ void ControlServer::await_first_report(const std::shared_ptr<Agent>& agent) {
       [this, alive = std::weak_ptr(alive_), agent](error_code stopped) {
         if (stopped || alive.expired() || std::ranges::find(newcomers_, agent) == newcomers_.end())
           return;
-        if (!agent->is_refused) note_refusal(agent->peer, "it says nothing after its greeting");
+        if (!agent->is_refused) note_refusal(agent->peer, "no report after the handshake");
         drop(*agent);
       });
 }
@@ -210,9 +210,10 @@ void ControlServer::forget(const std::shared_ptr<PendingClient>& stranger) {
 
 void ControlServer::take_report(Agent& agent, const std::string& text) {
   const auto message = decode_agent_message(text);
-  if (!message) return refuse(agent, "a message that is none of an agent's");
+  if (!message) return refuse(agent, "invalid message from the launcher");
   const RendezvousNode& node = message->report.node;
-  if (!agent.id.empty() && agent.id != node.id) return refuse(agent, "two agents in one");
+  if (!agent.id.empty() && agent.id != node.id)
+    return refuse(agent, "a second launcher on one connection");
   const std::string objection = service_.objection(node);
   if (!objection.empty()) return refuse(agent, objection);
   if (agent.id.empty()) {

@@ -107,7 +107,7 @@ TEST_F(ControlTest, AnotherSecretOrNoneIsRefused) {
   for (const char* secret : {"another secret", ""}) {
     connect(secret);
     EXPECT_TRUE(run_both_until([&] { return !client->refusal().empty(); })) << secret;
-    EXPECT_EQ(client->refusal(), "its secret is not that of the job");
+    EXPECT_EQ(client->refusal(), "wrong job secret");
     EXPECT_EQ(server->agent_count(), 0U);
   }
 }

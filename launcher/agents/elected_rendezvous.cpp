@@ -97,7 +97,7 @@ void ElectedRendezvous::lead(const std::optional<std::string>& saved) {
   const auto state = saved ? state_in(*saved) : std::nullopt;
   constexpr int kBacklog = 512;
   if (::listen(listening_.get(), kBacklog) != 0) return election_.resign(false);
-  if (state) say(concat("serves ", where(), " from now on"));
+  if (state) say(concat("now serves ", where()));
   // Generations go on even where what was saved is lost.
   RendezvousState fresh;
   fresh.generation = report_.generation;
@@ -185,13 +185,14 @@ bool ElectedRendezvous::is_connected() const {
 }
 
 std::string ElectedRendezvous::trouble() const {
-  return leads() || is_connected() ? "" : concat(where(), " is not reached: ", why_not_reached());
+  return leads() || is_connected() ? ""
+                                   : concat(where(), " cannot be reached: ", why_not_reached());
 }
 
 std::string ElectedRendezvous::why_not_reached() const {
   if (!election_.trouble().empty()) return election_.trouble();
-  if (!client_) return "nobody serves it yet";
-  return concat("who serves it does not answer (", client_->trouble(), ")");
+  if (!client_) return "no machine serves it yet";
+  return concat("the machine that serves it does not answer (", client_->trouble(), ")");
 }
 
 std::string ElectedRendezvous::missing() const {
@@ -228,7 +229,7 @@ void ElectedRendezvous::wait(int wake_fd, const std::optional<Deadline>& deadlin
     throw Error(concat(where(), " refused this machine: ", client_->refusal()));
   }
   if (contact_.patience_ends() <= Deadline::Clock::now() && !view_.ended()) {
-    throw TimeoutError(concat(where(), " is not reached: ", why_not_reached(),
+    throw TimeoutError(concat(where(), " cannot be reached: ", why_not_reached(),
                               "; check --rdzv-endpoint, and that etcd runs there"));
   }
 }

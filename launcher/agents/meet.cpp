@@ -57,7 +57,7 @@ UniqueFd listen_as_host(const RendezvousOptions& options) {
         concat("serve the rendezvous at ", options.host, " port ", options.port), EADDRINUSE,
         owner.empty() ? std::string("another program listens there; choose another port")
                       : concat(owner,
-                               " meet there; give this machine another --node-rank, or this "
+                               " use this port; give this machine another --node-rank, or this "
                                "job another port"));
   }
 }

@@ -74,15 +74,15 @@ void take_address_of_first(RunFlags& flags, const LaunchedJob& job, const std::s
                            int port) {
   if (!job.broadcast) {
     throw UsageError(
-        "Open MPI's mpirun does not tell where its first process is: add --master-addr=HOST, the "
-        "first machine of its list, or use lockstep run --hosts=FILE in place of mpirun");
+        "Open MPI's mpirun does not give the address of its first process; add --master-addr=HOST, "
+        "the first machine of its list, or use lockstep run --hosts=FILE instead of mpirun");
   }
   const std::string told = job.broadcast(
       concat(own_host, "/", flags.master_port.empty() ? std::to_string(port) : flags.master_port));
   const auto slash = told.find('/');
   if (slash == std::string::npos) {
-    throw Error(concat("meeting of launchers: mpirun passes on '", told,
-                       "', which is no address; give --master-addr=HOST"));
+    throw Error(concat("rendezvous of launchers: mpirun passed '", told,
+                       "', which is not an address; give --master-addr=HOST"));
   }
   flags.master_addr = told.substr(0, slash);
   flags.master_port = told.substr(slash + 1);

@@ -47,7 +47,7 @@ fs::path job_directory_at(const fs::path& path) {
 LogSource source_of_job(const RunningJob& job) {
   if (!job.status) {
     throw Error(concat("the launcher of job ", job.name, " ", job.trouble,
-                       ", so it does not tell where its logs are; name their directory"));
+                       ", so its log directory is unknown; give the directory"));
   }
   if (job.status->log_directory.empty()) {
     throw Error(concat("job ", job.name,

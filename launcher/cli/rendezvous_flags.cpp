@@ -171,8 +171,8 @@ std::vector<HostAndPort> parse_etcd(const std::string& text) {
   }
   if (addresses.empty()) {
     throw UsageError(
-        "--rdzv-backend=etcd needs --rdzv-endpoint=HOST[:PORT][,HOST[:PORT]...], where etcd "
-        "answers");
+        "--rdzv-backend=etcd needs --rdzv-endpoint=HOST[:PORT][,HOST[:PORT]...], the addresses of "
+        "etcd");
   }
   return addresses;
 }

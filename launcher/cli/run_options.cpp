@@ -85,13 +85,12 @@ void check_torchrun_flags(const RunFlags& flags) {
   }
   const std::vector<std::string> methods = {"", "spawn", "fork", "forkserver"};
   if (std::find(methods.begin(), methods.end(), flags.start_method) == methods.end()) {
-    throw UsageError(concat("--start-method='", flags.start_method,
-                            "': torchrun knows spawn, fork and forkserver"));
+    throw UsageError(
+        concat("--start-method='", flags.start_method, "': give spawn, fork or forkserver"));
   }
   if (!flags.logs_specs.empty() && flags.logs_specs != "default") {
     throw UsageError(concat("--logs-specs=", flags.logs_specs,
-                            ": that is code in Python of torchrun's; only default is here, and "
-                            "--log-dir, --redirects and --tee say where logs go"));
+                            ": only default is supported; set --log-dir, --redirects and --tee"));
   }
 }
 

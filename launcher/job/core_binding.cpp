@@ -111,8 +111,8 @@ BindingPlan plan_core_binding(NumaBinding binding, const std::vector<CpuPlace>& 
     if (node.empty()) {
       throw UsageError(concat("--numa-binding: the GPU of local rank ", worker, " is at NUMA node ",
                               node_number,
-                              ", of whose processors this process may use none; see taskset -p ",
-                              "and the cpuset of the container, or omit the flag"));
+                              ", whose processors this process may not use; check taskset -p and "
+                              "the cpuset of the container, or omit the flag"));
     }
     const auto here = static_cast<std::ptrdiff_t>(worker);
     const auto seat =

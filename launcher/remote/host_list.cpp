@@ -21,7 +21,8 @@ constexpr std::size_t kMostHosts = 4'096;
 int slots_of(const std::string& text, const std::string& where) {
   const auto slots = parse_number<int>(text);
   if (slots && *slots >= 1 && *slots <= kMostSlots) return *slots;
-  throw UsageError(concat(where, ": '", text, "' is no number of workers; as in a:2 or slots=2"));
+  throw UsageError(
+      concat(where, ": '", text, "' is not a number of workers; write a:2 or slots=2"));
 }
 
 // "a", "user@a:2", "::1", "[::1]:2".
@@ -45,14 +46,14 @@ RemoteHost host_of(const std::string& text, const std::string& where) {
                     !host.address().starts_with("-") &&
                     std::ranges::none_of(host.name, [](unsigned char c) { return c <= ' '; });
   if (!good || (!rest.empty() && rest[0] != ':')) {
-    throw UsageError(concat(where, ": '", text, "' is no host; as in a, user@a or a:2"));
+    throw UsageError(concat(where, ": '", text, "' is not a machine; write a, user@a or a:2"));
   }
   if (!rest.empty()) host.slots = slots_of(rest.substr(1), where);
   return host;
 }
 
 void check(const std::vector<RemoteHost>& hosts, const std::string& where) {
-  if (hosts.empty()) throw UsageError(concat(where, ": there is no host in it"));
+  if (hosts.empty()) throw UsageError(concat(where, ": no machine given"));
   if (hosts.size() > kMostHosts) {
     throw UsageError(concat(where, ": ", hosts.size(), " hosts; at most ", kMostHosts));
   }
@@ -60,9 +61,10 @@ void check(const std::vector<RemoteHost>& hosts, const std::string& where) {
     const bool twice = std::any_of(
         hosts.begin(), host, [&](const RemoteHost& other) { return other.name == host->name; });
     if (!twice) continue;
-    throw UsageError(concat(where, ": ", host->name,
-                            " is there twice; each machine has one launcher, ",
-                            "which starts all workers there: ", host->name, ":2"));
+    throw UsageError(
+        concat(where, ": ", host->name,
+               " is listed twice; each machine has one launcher for all its workers: write ",
+               host->name, ":2"));
   }
 }
 
@@ -71,7 +73,8 @@ void take_word(RemoteHost& host, const std::string& word, const std::string& whe
   if (word.starts_with("slots=")) {
     host.slots = slots_of(word.substr(word.find('=') + 1), where);
   } else if (!word.starts_with("max_slots=") && !word.starts_with("max-slots=")) {
-    throw UsageError(concat(where, ": '", word, "' is not known; a line is a host and slots=N"));
+    throw UsageError(
+        concat(where, ": '", word, "' is unknown; write a machine and slots=N per line"));
   }
 }
 

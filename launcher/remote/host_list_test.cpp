@@ -63,13 +63,13 @@ TEST(HostList, WhatIsNoHostIsRefused) {
                                  "me@-a", "me@", "a b", "[::1", "[::1]2", "a:99999"}) {
     EXPECT_TRUE(names(refusal_of([&] { parse_host_list(text); }), "--hosts=")) << text;
   }
-  EXPECT_TRUE(names(refusal_of([] { parse_host_list("a,b,a:2"); }), "a is there twice"));
+  EXPECT_TRUE(names(refusal_of([] { parse_host_list("a,b,a:2"); }), "a is listed twice"));
 }
 
 TEST(HostList, ErrorsOfAFileNameTheLine) {
   EXPECT_TRUE(names(refusal_of([] { parse_host_file("a\nb slots=x\n", "f"); }), "f line 2: 'x'"));
   EXPECT_TRUE(names(refusal_of([] { parse_host_file("a\n\nb cpus=2\n", "f"); }), "f line 3"));
-  EXPECT_TRUE(names(refusal_of([] { parse_host_file("# none\n", "f"); }), "f: there is no host"));
+  EXPECT_TRUE(names(refusal_of([] { parse_host_file("# none\n", "f"); }), "f: no machine given"));
 }
 
 TEST(HostList, IsAFileWhereThereIsOne) {

@@ -179,7 +179,7 @@ std::string RendezvousService::objection(const RendezvousNode& node) const {
     const auto parts = first_difference(node.agreement, other.agreement);
     if (id == node.id || !parts) continue;
     return concat("it was started as ", parts->first, ", and ", other.name, " as ", parts->second,
-                  "; that has to be the same on all machines of a job");
+                  "; use the same on all machines of a job");
   }
   if (!node.rank) {
     if (rules_.max_nodes > 1 || state_.nodes.empty() || state_.nodes[0].id == node.id) return "";

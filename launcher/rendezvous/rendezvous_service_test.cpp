@@ -257,8 +257,8 @@ TEST_F(ServiceTest, AnAgentThatWasStartedOtherwiseIsRefusedNamingTheDifference) 
   EXPECT_EQ(objection(agreement), "");
   EXPECT_EQ(objection(""), "");  // It does not say.
   EXPECT_EQ(objection("lockstep 1; --nnodes=2; --max-restarts=0"),
-            "it was started as --max-restarts=0, and first as --max-restarts=3; that has to be the "
-            "same on all machines of a job");
+            "it was started as --max-restarts=0, and first as --max-restarts=3; use the same on "
+            "all machines of a job");
   EXPECT_NE(objection("lockstep 2; --other").find("as lockstep 2, and first as lockstep 1"),
             std::string::npos);
   EXPECT_NE(objection("lockstep 1; --nnodes=2").find("as nothing"), std::string::npos);

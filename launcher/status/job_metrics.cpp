@@ -96,7 +96,7 @@ std::string metrics_of(const JobStatus& status, double now) {
                   {"program", status.program},
                   {"role", status.role}},
                  1);
-  metrics.family("lockstep_state", "stateset", "", "What the job does.");
+  metrics.family("lockstep_state", "stateset", "", "State of the job.");
   for (const State state :
        {State::kGathering, State::kRunning, State::kStopping, State::kSucceeded, State::kFailed}) {
     metrics.sample("", {{"lockstep_state", name_of(state)}}, state == status.state ? 1 : 0);
@@ -109,7 +109,8 @@ std::string metrics_of(const JobStatus& status, double now) {
   metrics.gauge("lockstep_generation", "The generation that runs or ran last.", status.generation);
   metrics.family("lockstep_restarts", "counter", "", "Restarts after failures, of the whole job.");
   metrics.sample("_total", {}, status.restarts);
-  metrics.gauge("lockstep_max_restarts", "How many restarts are allowed.", status.max_restarts);
+  metrics.gauge("lockstep_max_restarts", "Maximum number of restarts (--max-restarts).",
+                status.max_restarts);
   metrics.gauge("lockstep_machines", "Machines of the running generation; 0: none runs.",
                 status.node_count);
   metrics.gauge("lockstep_world_size", "Workers of the running generation, on all machines.",

@@ -29,7 +29,7 @@ bool has_line(const std::string& text, const std::string& line) {
 TEST(JobMetrics, HaveTheFormOfOpenMetrics) {
   const std::string text = metrics_of(measured_status(), 1'750'000'000.75);
   for (const char* line :
-       {"# HELP lockstep_state What the job does.", "lockstep_state{lockstep_state=\"running\"} 1",
+       {"# HELP lockstep_state State of the job.", "lockstep_state{lockstep_state=\"running\"} 1",
         "lockstep_state{lockstep_state=\"failed\"} 0", "# UNIT lockstep_start_time_seconds seconds",
         "lockstep_start_time_seconds 1749999988.250", "# TYPE lockstep_restarts counter",
         "lockstep_restarts_total 2", "lockstep_healthy 1", "lockstep_machines 2",

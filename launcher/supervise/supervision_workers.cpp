@@ -97,7 +97,7 @@ void SupervisionStep::on(const happened::RankNotRead& event) {
   Worker* const worker = find(event.worker);
   if (worker == nullptr || worker->state != State::kRecovering) return;
   dismiss(event.worker, *worker, milliseconds(0));
-  replace(worker->exit, "did not read its place in");
+  replace(worker->exit, "did not read its rank in");
 }
 
 void SupervisionStep::dismiss(WorkerId id, Worker& worker, milliseconds patience) {

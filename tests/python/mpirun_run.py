@@ -83,7 +83,7 @@ class MpirunTest(unittest.TestCase):
         one_each = ["env", "OMPI_COMM_WORLD_LOCAL_SIZE=1", *RUN]
         code, _, err = self.run_job(self.open_mpi(), "-n", "2", *one_each, "sh", "-c", SAYS)
         self.assertNotEqual(code, 0)
-        self.assertIn("Open MPI's mpirun does not tell where its first process is: add --master-addr=HOST",
+        self.assertIn("Open MPI's mpirun does not give the address of its first process; add --master-addr=HOST",
                       err)
         code, out, err = self.run_job(self.open_mpi(), "-n", "2", *one_each, f"--master-addr={HOSTS[0]}",
                                       f"--master-port={self.server.port + 1}", "sh", "-c", SAYS)

@@ -152,7 +152,7 @@ class EtcdTest(EtcdJobTest):
         before = wait_for_generation(agents)
         stranger = self.start_agent(2, secret="another")
         self.assertEqual(stranger.ended(), 1)
-        self.assertIn("refused this machine: its secret is not that of the job", stranger.said())
+        self.assertIn("refused this machine: wrong job secret", stranger.said())
         self.expect_undisturbed(agents, before)
 
 

@@ -95,7 +95,7 @@ class StrangersTest(JobTest):
         self.expect_undisturbed(agents, before)
 
     def test_a_wrong_secret_is_refused(self):
-        self.expect_refused("its secret is not that of the job", secret="another secret")
+        self.expect_refused("wrong job secret", secret="another secret")
 
     def test_another_job_is_refused(self):
         self.expect_refused("this rendezvous serves agents of job 'none' of machine-0 (pid {server})",
@@ -111,7 +111,7 @@ class StrangersTest(JobTest):
         before = wait_for_generation(agents)
         second = self.start_numbered(0)
         self.assertEqual(second.ended(), 1, second.said())
-        self.assertIn(f"Address already in use; agents of job 'none' of machine-0 (pid {agents[0].pid}) meet there; "
+        self.assertIn(f"Address already in use; agents of job 'none' of machine-0 (pid {agents[0].pid}) use this port; "
                       "give this machine another --node-rank", second.said())
         self.expect_undisturbed(agents, before)
 

@@ -272,7 +272,7 @@ class HostsTest(unittest.TestCase):
 
     def test_a_wrong_command_line_is_told_before_anything_starts(self):
         for hosts, arguments, part in ((TWO, ["--standalone", "true"], "--hosts with --standalone"),
-                                       ("a,a", ["true"], "a is there twice"),
+                                       ("a,a", ["true"], "a is listed twice"),
                                        ("/nowhere/hosts", ["true"], "there is no such file"),
                                        (TWO, ["--max-restarts=x", "true"], "--max-restarts='x'"),
                                        (TWO, [], "no program given")):
