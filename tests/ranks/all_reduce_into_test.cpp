@@ -102,14 +102,15 @@ TEST_F(AllReduceInto, RefusesWhatItCannotDoAndStaysOfUse) {
   EXPECT_SAYS(refusal(floats, zeros(4, at::kFloat)), "output has 5 elements, input has 4");
   EXPECT_SAYS(refusal(floats, zeros(5, at::kDouble)), "output has dtype Float, input has Double");
   EXPECT_SAYS(refusal(zeros(5, at::kHalf), floats), "output has dtype Half, input has Float");
-  EXPECT_SAYS(refusal(floats, zeros(5, at::kHalf)), "take both from allocate_tensor");
-  EXPECT_SAYS(refusal(floats, shared(at::zeros({5}, at::kHalf))), "take both from allocate_tensor");
+  EXPECT_SAYS(refusal(floats, zeros(5, at::kHalf)), "create output and input with allocate_tensor");
+  EXPECT_SAYS(refusal(floats, shared(at::zeros({5}, at::kHalf))),
+              "create output and input with allocate_tensor");
   const at::Tensor sum = at::zeros({1}, at::kDouble);
   if (group_.shares_memory()) {
     EXPECT_SAYS(refusal(zeros(5, at::kInt), zeros(5, at::kInt), sum), "not defined for Int");
     EXPECT_SAYS(refusal(floats, floats, floats), "must be one float64 on the CPU, not 5 Float");
   } else {
-    EXPECT_SAYS(refusal(floats, floats, sum), "only where the group shares memory");
+    EXPECT_SAYS(refusal(floats, floats, sum), "sum_of_squares needs a group that shares memory");
   }
   group_.barrier();
 }

@@ -40,7 +40,7 @@ using State = std::list<Armed>;
     names += concat(names.empty() ? "" : ", ", point.name);
   }
   throw UsageError(concat("environment variable ", env::kFailpoint.name, ": '", item, "' ", reason,
-                          " (", env::kFailpoint.help, "); the names: ", names));
+                          " (", env::kFailpoint.help, "); failpoints: ", names));
 }
 
 std::vector<std::string> split(const std::string& item) {
@@ -71,7 +71,7 @@ bool can_happen(Action action, FailpointKind kind) {
 bool is_for(const std::string& generation, const std::string& item) {
   if (generation == "*") return true;
   const auto wanted = parse_number<int>(generation);
-  if (!wanted || *wanted < 0) refuse(item, "has no generation after the rank");
+  if (!wanted || *wanted < 0) refuse(item, "needs a generation after the rank");
   return *wanted == env::integer(env::kRestartCount).value_or(0);
 }
 
@@ -82,14 +82,15 @@ void add(State& state, const std::string& item) {
   const auto point = std::ranges::find(kFailpoints, parts[0], &FailpointInfo::name);
   if (point == kFailpoints.end()) refuse(item, "names no failpoint");
   const auto pass = parse_number<std::int64_t>(parts[1]);
-  if (!pass || *pass < 1) refuse(item, "has no count from 1 on after the name");
+  if (!pass || *pass < 1) refuse(item, "needs a count of at least 1 after the name");
   const auto action = action_of(parts[2]);
-  if (!action) refuse(item, "has none of kill, stop, eio and short as its action");
-  if (!can_happen(*action, point->kind)) refuse(item, "stands at no call that can fail so");
+  if (!action) refuse(item, "needs kill, stop, eio or short as its action");
+  if (!can_happen(*action, point->kind))
+    refuse(item, "has an action that this failpoint does not support");
   std::optional<int> rank;
   if (parts.size() > 3 && parts[3] != "*") {
     rank = parse_number<int>(parts[3]);
-    if (!rank || *rank < 0) refuse(item, "has no rank after the action");
+    if (!rank || *rank < 0) refuse(item, "needs a rank after the action");
   }
   if (!is_for(parts.size() > 4 ? parts[4] : "0", item)) return;
   Armed& armed = state.emplace_back();

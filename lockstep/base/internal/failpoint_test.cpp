@@ -136,13 +136,13 @@ TEST_F(FailpointTest, WhatCannotBeUnderstoodIsSaidInOneLine) {
            {"step.begin:1", "is not name:n:action"},
            {"step.begin:1:kill:0:0:0", "is not name:n:action"},
            {"step:1:kill", "'step:1:kill' names no failpoint"},
-           {"step.begin:0:kill", "has no count from 1 on"},
-           {"step.begin:one:kill", "has no count from 1 on"},
-           {"step.begin:1:die", "has none of kill, stop, eio and short"},
-           {"step.begin:1:eio", "stands at no call that can fail so"},
-           {"file.sync:1:short", "stands at no call that can fail so"},
-           {"step.begin:1:kill:-1", "has no rank"},
-           {"step.begin:1:kill:0:", "has no generation"},
+           {"step.begin:0:kill", "needs a count of at least 1"},
+           {"step.begin:one:kill", "needs a count of at least 1"},
+           {"step.begin:1:die", "needs kill, stop, eio or short"},
+           {"step.begin:1:eio", "has an action that this failpoint does not support"},
+           {"file.sync:1:short", "has an action that this failpoint does not support"},
+           {"step.begin:1:kill:-1", "needs a rank"},
+           {"step.begin:1:kill:0:", "needs a generation"},
            {"file.sync:1:eio,,", "'' is not name:n:action"}}) {
     const std::string error = error_of(text);
     EXPECT_NE(error.find(reason), std::string::npos) << text << ": " << error;

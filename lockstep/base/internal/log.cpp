@@ -61,9 +61,9 @@ void log(LogLevel level, std::string_view message) noexcept try {
   static const Threshold least = [] {
     Threshold read = threshold();
     if (!read.unknown.empty()) {
-      write_line(rank, LogLevel::kWarning,
-                 "LOCKSTEP_LOG=" + read.unknown +
-                     " is none of debug, info, warning, error: warning is used");
+      write_line(
+          rank, LogLevel::kWarning,
+          "LOCKSTEP_LOG=" + read.unknown + " is not debug, info, warning or error; using warning");
     }
     return read;
   }();

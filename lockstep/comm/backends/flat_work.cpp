@@ -68,7 +68,7 @@ at::Tensor flat_copy(const std::vector<at::Tensor>& tensors) {
     if (tensor.scalar_type() != tensors[0].scalar_type()) {
       throw UsageError(concat("tensors of ", c10::toString(tensors[0].scalar_type()), " and of ",
                               c10::toString(tensor.scalar_type()),
-                              " in one call; make one call a dtype"));
+                              " in one call; make one call per dtype"));
     }
     flat.push_back(tensor.reshape({-1}));
   }

@@ -36,8 +36,8 @@ void check_same_text(const ProcessGroup& group, const std::string& operation,
       at::empty({1}, at::TensorOptions(at::kInt).device(group.device())).fill_(of_first != text);
   group.all_reduce(differing);
   if (differing.item<int>() == 0) return;
-  throw UsageError(concat(operation, ": the ranks have other options; rank 0 has ", of_first,
-                          ", rank ", group.rank(), " ", text));
+  throw UsageError(concat(operation, ": options differ between ranks: rank 0 has ", of_first,
+                          ", rank ", group.rank(), " has ", text));
 }
 
 int group_rank(const ProcessGroup& group) {

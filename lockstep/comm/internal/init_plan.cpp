@@ -102,8 +102,8 @@ bool plan_env(InitPlan& plan, const InitOptions& options, MpiLibrary mpi) {
 InitPlan plan_init(const InitOptions& options, bool has_store, MpiLibrary mpi) {
   if (env::boolean(env::kStandby).value_or(false)) {
     refuse(
-        "this process is kept by `lockstep run --standby` until there is a place for it, which "
-        "ResilientTraining::run() waits for; call it first, or run without --standby");
+        "this process is a standby worker of `lockstep run --standby` and has no rank yet; call "
+        "ResilientTraining::run() first, which waits for one, or run without --standby");
   }
   InitPlan plan;
   bool has_place = false;
@@ -131,7 +131,8 @@ InitPlan plan_init(const InitOptions& options, bool has_store, MpiLibrary mpi) {
     plan.path = method.substr(7);
   } else {
     refuse(concat("init_method '", method,
-                  "' is none of env://, torch://, tcp://host:port, file:///absolute/path"));
+                  "' is not supported; use env://, torch://, tcp://host:port or "
+                  "file:///absolute/path"));
   }
   if (plan.world_size < 1) refuse(concat("world size ", plan.world_size, " is not positive"));
   if (plan.rank < 0 || plan.rank >= plan.world_size) {

@@ -32,16 +32,17 @@ void check_conversion(const CallSite& call, const at::Tensor& output, const at::
     return tensor.numel() == 0 || memory->is_shared(tensor);
   };
   if (memory != nullptr && is_shared(output) && is_shared(input)) return;
-  refuse_into(call, c10::toString(from),
-              " is reduced into float32 only where the group shares memory and output and input "
-              "lie in it; take both from allocate_tensor");
+  refuse_into(
+      call, c10::toString(from),
+      " is reduced into float32 only in memory that the group shares; create output and input "
+      "with allocate_tensor");
 }
 
 void check_sum_of_squares(const CallSite& call, const at::Tensor& sum, const at::Tensor& output) {
   if (shared_memory(call.group) == nullptr) {
-    refuse_into(call,
-                "sum_of_squares is computed only where the group shares memory; leave it out and "
-                "take it of the output");
+    refuse_into(
+        call,
+        "sum_of_squares needs a group that shares memory; compute it from the output instead");
   }
   if (!at::isFloatingType(output.scalar_type())) {
     refuse_into(call, "sum_of_squares is not defined for ", c10::toString(output.scalar_type()));
@@ -54,11 +55,10 @@ void check_sum_of_squares(const CallSite& call, const at::Tensor& sum, const at:
 
 void check_scale(const CallSite& call, ReduceOp op) {
   if (op != ReduceOp::kAvg) {
-    refuse_into(call, "scale goes with AVG, not with ", reduce_op_name(op));
+    refuse_into(call, "scale is supported with AVG only, not with ", reduce_op_name(op));
   }
   if (shared_memory(call.group) == nullptr) {
-    refuse_into(call,
-                "the result is scaled only where the group shares memory; multiply the input");
+    refuse_into(call, "scale needs a group that shares memory; multiply the input instead");
   }
 }
 

@@ -60,7 +60,7 @@ NativeBackend::WorkPtr ShmBackend::gather(std::vector<Tensors>& outputs, Tensors
   const int target = root_of("gather", options.rootRank, 0, getSize());
   const CallTerms terms{.timeout = options.timeout};
   if (getRank() != target) {
-    if (!outputs.empty()) throw UsageError("gather takes outputs on its target alone");
+    if (!outputs.empty()) throw UsageError("gather takes outputs on its target rank only");
     return gather(Tensors(), only(inputs), target, terms);
   }
   return gather(only_list("gather takes one list of outputs on its target", outputs), only(inputs),
@@ -72,7 +72,7 @@ NativeBackend::WorkPtr ShmBackend::scatter(Tensors& outputs, std::vector<Tensors
   const int source = root_of("scatter", options.rootRank, 0, getSize());
   const CallTerms terms{.timeout = options.timeout};
   if (getRank() != source) {
-    if (!inputs.empty()) throw UsageError("scatter takes inputs on its source alone");
+    if (!inputs.empty()) throw UsageError("scatter takes inputs on its source rank only");
     return scatter(only(outputs), Tensors(), source, terms);
   }
   return scatter(only(outputs), only_list("scatter takes one list of inputs on its source", inputs),

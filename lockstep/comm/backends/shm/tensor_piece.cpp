@@ -9,8 +9,8 @@ namespace {
 
 Element checked_element_of(const at::Tensor& tensor) {
   if (const auto element = element_of(tensor.scalar_type())) return *element;
-  throw UsageError(concat("the backend shm exchanges no tensors of dtype ",
-                          c10::toString(tensor.scalar_type())));
+  throw UsageError(
+      concat("backend shm does not support dtype ", c10::toString(tensor.scalar_type())));
 }
 
 }  // namespace
@@ -19,12 +19,13 @@ ReduceOp op_of(const c10d::ReduceOp& op) {
   // Numbered alike: c10d_backend.cpp.
   if (op.op_ <= c10d::ReduceOp::BXOR) return static_cast<ReduceOp>(op.op_);
   throw UsageError(
-      "the backend shm has no such reduction; use SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR or BXOR");
+      "backend shm does not support this reduce op; use SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR or "
+      "BXOR");
 }
 
 const at::Tensor& only(const std::vector<at::Tensor>& tensors) {
   if (tensors.size() != 1) {
-    throw UsageError(concat("the backend shm takes one tensor a call, not ", tensors.size()));
+    throw UsageError(concat("backend shm takes one tensor per call, not ", tensors.size()));
   }
   return tensors[0];
 }
@@ -38,11 +39,11 @@ void check_count(const std::vector<at::Tensor>& tensors, int ranks) {
 int root_of(const char* operation, std::int64_t root_rank, std::int64_t root_tensor, int ranks) {
   if (root_rank < 0 || root_rank >= ranks) {
     throw UsageError(
-        concat(operation, ": root ", root_rank, " is no rank of this group of ", ranks));
+        concat(operation, ": root ", root_rank, " is not a rank of this group of ", ranks));
   }
   if (root_tensor != 0) {
-    throw UsageError(
-        concat(operation, ": root tensor ", root_tensor, "; there is one tensor a rank"));
+    throw UsageError(concat(operation, ": root tensor ", root_tensor,
+                            "; it must be 0, as each rank gives one tensor"));
   }
   return static_cast<int>(root_rank);
 }
@@ -58,12 +59,12 @@ void check_reduction(Element element, ReduceOp op) {
 }
 
 Piece piece_of(const at::Tensor& tensor) {
-  if (!tensor.defined()) throw UsageError("the backend shm takes no undefined tensors");
+  if (!tensor.defined()) throw UsageError("backend shm does not support undefined tensors");
   if (tensor.layout() != at::kStrided) {
-    throw UsageError("the backend shm takes dense tensors; pass a to_dense() copy");
+    throw UsageError("backend shm takes dense tensors only; pass a to_dense() copy");
   }
   if (!tensor.is_cpu() || !tensor.is_contiguous()) {
-    throw UsageError(concat("the backend shm takes contiguous tensors on the CPU, not one on ",
+    throw UsageError(concat("backend shm takes contiguous tensors on the CPU only, not one on ",
                             tensor.device().str()));
   }
   return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes(), checked_element_of(tensor)};
@@ -82,7 +83,7 @@ void check_rows(const at::Tensor& tensor, const std::vector<std::int64_t>& rows,
   if (rows.empty()) {
     if (all_rows % ranks == 0) return;
     throw UsageError(
-        concat("a tensor of ", all_rows, " rows has no equal parts for ", ranks, " ranks"));
+        concat("a tensor of ", all_rows, " rows cannot be split evenly over ", ranks, " ranks"));
   }
   if (rows.size() != static_cast<std::size_t>(ranks)) {
     throw UsageError(
@@ -96,7 +97,7 @@ void check_rows(const at::Tensor& tensor, const std::vector<std::int64_t>& rows,
     left -= part;
   }
   if (left != 0)
-    throw UsageError(concat("the splits do not make the ", all_rows, " rows of the tensor"));
+    throw UsageError(concat("the splits do not sum to the ", all_rows, " rows of the tensor"));
 }
 
 }  // namespace
@@ -122,8 +123,8 @@ std::vector<Piece> split(const at::Tensor& tensor, const std::vector<std::int64_
 void check_same_size(const Piece& piece, const Piece& other) {
   if (piece.bytes == other.bytes && piece.element == other.element) return;
   throw UsageError(concat("a tensor of ", piece.elements(), " ", element_name(piece.element),
-                          " elements stands where one of ", other.elements(), " ",
-                          element_name(other.element), " is needed"));
+                          " elements does not match one of ", other.elements(), " ",
+                          element_name(other.element), "; use the same dtype and size"));
 }
 
 }  // namespace lockstep::shm
