@@ -120,8 +120,9 @@ void DistributedSampler::load(torch::serialize::InputArchive& archive) {
   const bool fits = num_replicas > 0 && 0 <= consumed && consumed <= dataset_size_;
   const EpochPlan saved = fits ? plan_behind(consumed, num_replicas) : EpochPlan();
   if (!fits || position < 0 || position > saved.steps()) {
-    throw UsageError(concat("DistributedSampler: saved at sample ", position, " of an epoch, but ",
-                            "this one has ", saved.steps(), ": another dataset or world size"));
+    throw UsageError(concat("DistributedSampler: saved at sample ", position,
+                            ", but the epoch has ", saved.steps(),
+                            "; give the dataset and world size that were saved"));
   }
   *epoch_ = static_cast<std::uint64_t>(epoch);
   if (num_replicas == part_.world_size) {

@@ -29,11 +29,11 @@ EpochPlanOptions plan_options(std::optional<std::size_t> dataset_size,
   }
   if (!dataset_size) {
     throw UsageError(
-        "DataLoader: the dataset does not know its size; its size() must return one, by which "
-        "samples are distributed over the ranks");
+        "DataLoader: size() of the dataset returns none; return the number of samples, which are "
+        "distributed over the ranks");
   }
   if (*dataset_size == 0) {
-    throw UsageError("DataLoader: the dataset is empty; look at what it was read from");
+    throw UsageError("DataLoader: the dataset is empty; check its source");
   }
   EpochPlanOptions plan{.dataset_size = static_cast<std::int64_t>(*dataset_size),
                         .batch_size = options.batch_size,
@@ -103,9 +103,9 @@ bool LoaderPosition::has_even_batches() const {
 
 void LoaderPosition::check_cursor(const DataCursor& cursor) const {
   if (cursor.epoch < 0 || cursor.consumed < 0 || cursor.consumed > options_.dataset_size) {
-    throw UsageError(concat("DataLoader: cannot go on at sample ", cursor.consumed, " of epoch ",
+    throw UsageError(concat("DataLoader: cannot resume at sample ", cursor.consumed, " of epoch ",
                             cursor.epoch, ": this dataset has ", options_.dataset_size,
-                            " samples; give it the dataset that it had"));
+                            " samples; give the dataset that was saved"));
   }
 }
 

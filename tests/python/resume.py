@@ -67,7 +67,7 @@ class Resume(unittest.TestCase):
         code, (loader,) = audit(self.folder / "undisturbed/data")
         self.assertEqual(code, 1)
         self.assertEqual((loader["epochs"][0]["twice"], loader["epochs"][0]["missing"]), (1, 1))
-        self.assertIn("had been given out before", loader["problems"][0])
+        self.assertIn("was already in an earlier batch", loader["problems"][0])
 
     def test_what_cannot_be_audited(self):
         for arguments, code, words in (([], 2, "DIR is required"), ([self.folder], 2, "sample_log_directory"),

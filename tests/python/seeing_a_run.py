@@ -102,7 +102,7 @@ class Traces(Seen):
         self.folder.mkdir()
         (self.folder / "a.rank0.json").write_text('{"traceEvents": [')
         for arguments, code, words in ((["merge", "out.json", self.folder / "none.json"], 1, "No such file"),
-                                       (["merge", "out.json", self.folder], 1, "not whole"),
+                                       (["merge", "out.json", self.folder], 1, "or truncated"),
                                        (["merge", "out.json"], 2, "TRACES is required"),
                                        (["split"], 2, "unknown action 'split'; it is one of merge")):
             with self.subTest(arguments=arguments):

@@ -40,8 +40,8 @@ std::int64_t last_run_of(const std::filesystem::path& path) {
 }  // namespace
 
 SampleLog::SampleLog(const std::filesystem::path& folder, const Writer& writer)
-    : log_(file_of(folder, writer.rank),
-           {.what = "write the log of samples", .when_full = "make room, or leave the log out"}),
+    : log_(file_of(folder, writer.rank), {.what = "write the log of samples",
+                                          .when_full = "free disk space, or leave the log out"}),
       writer_(writer) {}
 
 void SampleLog::begin(const Loader& loader) {

@@ -18,7 +18,7 @@ class LineLog {
   /// Texts for errors.
   struct Words {
     std::string what;       ///< the operation: "write metrics to"
-    std::string when_full;  ///< advice if the disk is full: "make room"
+    std::string when_full;  ///< advice if the disk is full: "free disk space"
   };
 
   /// Creates the file's folder if needed.

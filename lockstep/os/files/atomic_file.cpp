@@ -36,7 +36,7 @@ std::filesystem::path directory_of(const std::filesystem::path& path) {
   throw SystemError(operation, errno_value,
                     concat(full ? "free some space or choose another directory"
                                 : "check the directory and its permissions",
-                           "; what the path held before is untouched"));
+                           "; an existing file is unchanged"));
 }
 
 std::string random_name() {

@@ -121,12 +121,12 @@ void DirectoryLock::lock(std::chrono::milliseconds own_job_wait) {
     if (owner.job != own_job()) refuse(file_, "is in use by another job:", owner.process);
     if (deadline.passed()) {
       log(LogLevel::kWarning, concat(file_.string(), ": ", owner.process,
-                                     ", of this job, still holds it; continuing without the lock"));
+                                     ", of this job, still holds the lock; continuing without it"));
       break;
     }
     if (!std::exchange(has_said, true)) {
       log(LogLevel::kInfo, concat("wait up to ", own_job_wait.count(), " ms for ", file_.string(),
-                                  ": ", owner.process, ", of this job, has it"));
+                                  ": ", owner.process, ", of this job, holds the lock"));
     }
     std::this_thread::sleep_for(std::min(kPause, deadline.remaining()));
   }
@@ -141,7 +141,7 @@ bool DirectoryLock::try_lock() {
     if (error == EWOULDBLOCK || error == EINTR) return false;
     log(LogLevel::kWarning,
         concat("lock ", file_.string(), ": ", std::generic_category().message(error),
-               "; a second job in this folder is noticed at a save only"));
+               "; another job in this folder will be detected only at a save"));
   }
   is_settled_ = true;
   return true;
@@ -151,7 +151,7 @@ void DirectoryLock::write_owner() {
   const std::string text = concat(own_job(), "\n", own_process(), "\n");
   if (::pwrite(fd_.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()) ||
       ::ftruncate(fd_.get(), static_cast<off_t>(text.size())) != 0) {
-    throw SystemError(concat("write ", file_), errno, "make room, or choose another folder");
+    throw SystemError(concat("write ", file_), errno, "free disk space, or choose another folder");
   }
 }
 

@@ -17,7 +17,7 @@ std::filesystem::path temporary_folder() {
   if (!error) return folder;
   throw SystemError(concat("the folder for temporary files, TMPDIR=",
                            env::text(env::kTemporaryFolder).value_or("")),
-                    error.value(), "set TMPDIR to one that is there and that you may write to");
+                    error.value(), "set TMPDIR to an existing folder that you may write to");
 }
 
 TemporaryDirectory::TemporaryDirectory(const std::filesystem::path& parent,

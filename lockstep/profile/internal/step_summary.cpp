@@ -77,11 +77,11 @@ std::string describe_straggler(const StepSummary& summary) {
   if (!summary.straggler) return {};
   const auto& straggler = summary.ranks[static_cast<std::size_t>(*summary.straggler)];
   const auto limit = std::chrono::duration<double, std::nano>(step_time(straggler)) * kNoticeable;
-  if (summary.straggler_delay < limit) return "no rank is waited for notably\n";
+  if (summary.straggler_delay < limit) return "no straggler\n";
   std::string text = concat("straggler: rank ", *summary.straggler, ", waited for ",
                             in_ms(summary.straggler_delay), " ms a step");
   if (summary.arrivals_compared > 0) {
-    text += concat(", came last in ", straggler.arrived_last, " of ", summary.arrivals_compared);
+    text += concat(", arrived last in ", straggler.arrived_last, " of ", summary.arrivals_compared);
   }
   return text + "\n";
 }

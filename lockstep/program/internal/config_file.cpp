@@ -98,8 +98,8 @@ toml::table parse_toml(const std::string& text, const std::string& file) {
   try {
     return toml::parse(text);
   } catch (const toml::parse_error& error) {
-    throw UsageError(concat(file, ":", error.source().begin.line,
-                            ": not as TOML has it: ", error.description()));
+    throw UsageError(
+        concat(file, ":", error.source().begin.line, ": invalid TOML: ", error.description()));
   }
 }
 
@@ -109,9 +109,9 @@ Json parse_json(const std::string& text, const std::string& file) {
     if (object.is_object()) return object;
   } catch (const Json::parse_error& error) {
     const std::string read = text.substr(0, error.byte);
-    throw UsageError(concat(file, ":", 1 + std::ranges::count(read, '\n'), ": not as JSON has it"));
+    throw UsageError(concat(file, ":", 1 + std::ranges::count(read, '\n'), ": invalid JSON"));
   }
-  throw UsageError(concat(file, ": not an object, {\"name\": value, …}"));
+  throw UsageError(concat(file, ": not a JSON object, {\"name\": value, …}"));
 }
 
 }  // namespace

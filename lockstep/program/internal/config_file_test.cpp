@@ -61,11 +61,11 @@ TEST_F(ConfigFileTest, WhatIsNoOptionIsRefusedWithItsLine) {
             "a.toml:2: x.b is a date; an option is a text, a number, or true or false");
   EXPECT_EQ(read("a.json", R"({"a": null})"),
             "a.json: a is null; an option is a text, a number, or true or false");
-  EXPECT_EQ(read("a.json", "[1]"), "a.json: not an object, {\"name\": value, …}");
-  EXPECT_EQ(read("a.json", "{\n\"a\": 1,\n\"b\" 2}"), "a.json:3: not as JSON has it");
-  EXPECT_EQ(read("a.json", ""), "a.json:1: not as JSON has it");
-  EXPECT_TRUE(read("a.toml", "a = 1\nb\n").starts_with("a.toml:2: not as TOML has it: "));
-  EXPECT_TRUE(read("a.toml", "a = 1\na = 2\n").starts_with("a.toml:2: not as TOML has it: "));
+  EXPECT_EQ(read("a.json", "[1]"), "a.json: not a JSON object, {\"name\": value, …}");
+  EXPECT_EQ(read("a.json", "{\n\"a\": 1,\n\"b\" 2}"), "a.json:3: invalid JSON");
+  EXPECT_EQ(read("a.json", ""), "a.json:1: invalid JSON");
+  EXPECT_TRUE(read("a.toml", "a = 1\nb\n").starts_with("a.toml:2: invalid TOML: "));
+  EXPECT_TRUE(read("a.toml", "a = 1\na = 2\n").starts_with("a.toml:2: invalid TOML: "));
   EXPECT_EQ(read("a.yaml", "a: 1").substr(0, 10), "options of");
   EXPECT_THROW(read_config_file(folder_.path() / "none.toml"), SystemError);
 }

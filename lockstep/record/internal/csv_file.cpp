@@ -27,7 +27,8 @@ CsvFile::CsvFile(std::filesystem::path path) : path_(std::move(path)) {
   std::error_code error;
   if (!std::filesystem::exists(path_, error)) {
     // So that a folder that cannot be written is known now.
-    file_.emplace(path_, LineLog::Words{.what = "write metrics to", .when_full = "make room"});
+    file_.emplace(path_,
+                  LineLog::Words{.what = "write metrics to", .when_full = "free disk space"});
     return;
   }
   const std::string text = ReadableFile(path_).text();
@@ -42,7 +43,8 @@ CsvFile::CsvFile(std::filesystem::path path) : path_(std::move(path)) {
   }
   const auto whole_bytes = static_cast<std::size_t>(lines.back().end() - text.data());
   if (text.substr(whole_bytes) == "\n" || text.substr(whole_bytes) == "\r\n") {
-    file_.emplace(path_, LineLog::Words{.what = "write metrics to", .when_full = "make room"});
+    file_.emplace(path_,
+                  LineLog::Words{.what = "write metrics to", .when_full = "free disk space"});
   }
 }
 
@@ -123,7 +125,7 @@ void CsvFile::write_anew(const std::function<bool(const Cells&)>& is_kept) {
   AtomicFile file(path_);
   file.write(text.data(), text.size());
   file.commit();
-  file_.emplace(path_, LineLog::Words{.what = "write metrics to", .when_full = "make room"});
+  file_.emplace(path_, LineLog::Words{.what = "write metrics to", .when_full = "free disk space"});
 }
 
 std::vector<std::string_view> csv_lines(std::string_view text) {

@@ -53,7 +53,7 @@ std::string new_file_name(const std::filesystem::path& folder) {
 EventFile::EventFile(const std::filesystem::path& folder, const EventFileOptions& options)
     : path_(folder / new_file_name(folder)),
       flush_interval_(options.flush_interval),
-      file_(path_, {.what = "write events to", .when_full = "make room"}) {
+      file_(path_, {.what = "write events to", .when_full = "free disk space"}) {
   const EventTime time{.wall_seconds = wall_seconds(), .step = options.purge_step.value_or(0)};
   waiting_ = framed_record(version_event(time));
   if (options.purge_step) waiting_ += framed_record(restart_event(time));

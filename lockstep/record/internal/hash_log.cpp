@@ -75,7 +75,7 @@ StartedProgram describe_own_program() {
 }
 
 HashLog::HashLog(const std::filesystem::path& folder)
-    : log_(folder / kFile, {.what = "write hashes to", .when_full = "make room"}) {}
+    : log_(folder / kFile, {.what = "write hashes to", .when_full = "free disk space"}) {}
 
 void HashLog::begin(const Begin& begin) {
   log_.append(json_line({{"event", "begin"},
@@ -99,7 +99,7 @@ LoggedHashes read_hashes(const std::filesystem::path& folder) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) {
     throw UsageError(concat("replay: ", folder.string(), " has no ", kFile,
-                            "; train with log_hashes_every=1, or another number of steps"));
+                            "; train with log_hashes_every=N, such as 1"));
   }
   const std::string text = ReadableFile(path).text();
   LoggedHashes logged;
@@ -111,7 +111,7 @@ LoggedHashes read_hashes(const std::filesystem::path& folder) {
       take_line(logged, ordered_json::parse(text.substr(begin, end - begin)));
     } catch (const std::exception&) {
       throw CorruptFile(concat("replay: ", path.string(), " line ", number,
-                               " is damaged; the file is written by the training alone"));
+                               " is damaged; only the training run may write this file"));
     }
   }
   return logged;

@@ -11,7 +11,7 @@ namespace lockstep::inline internal {
 using nlohmann::ordered_json;
 
 RunLog::RunLog(const std::filesystem::path& folder)
-    : log_(folder / "runs.jsonl", {.what = "write runs to", .when_full = "make room"}) {}
+    : log_(folder / "runs.jsonl", {.what = "write runs to", .when_full = "free disk space"}) {}
 
 void RunLog::begin(const Begin& begin) {
   const MachineDescription machine = describe_machine();

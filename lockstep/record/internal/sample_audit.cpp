@@ -63,15 +63,16 @@ struct Line {
 
 [[noreturn]] void refuse(const Line& line, const std::string& why) {
   throw CorruptFile(concat("audit: ", line.file.string(), " line ", line.number, ": ", why,
-                           "; these files are written by the training alone"));
+                           "; only the training run may write these files"));
 }
 
 void take_batch(Run& run, const json& event, const Line& line) {
   const Cursor at{.epoch = event.at("epoch"), .consumed = event.at("begin")};
   Batch& batch = run.batches[at];
   const std::int64_t end = event.at("end");
-  if (!batch.ranks.empty() && batch.end != end) refuse(line, "ranks have batches of other sizes");
-  if (!batch.ranks.insert(line.rank).second) refuse(line, "the batch is there twice");
+  if (!batch.ranks.empty() && batch.end != end)
+    refuse(line, "ranks have batches of different sizes");
+  if (!batch.ranks.insert(line.rank).second) refuse(line, "the batch is logged twice");
   batch.end = end;
   batch.is_last = event.value("last", false);
   for (const std::int64_t sample : event.at("samples")) batch.samples.push_back(sample);
@@ -84,7 +85,7 @@ void take_event(Runs& runs, const json& event, const Line& line) {
   if (what == "begin") {
     const int world_size = event.at("world_size");
     if (run.world_size != 0 && run.world_size != world_size) {
-      refuse(line, "ranks of one run have other numbers of ranks");
+      refuse(line, "ranks of one run have different world sizes");
     }
     run.world_size = world_size;
     run.dataset_size = event.at("dataset_size");
@@ -217,23 +218,23 @@ class Auditor {
     for (const auto& [at, batch] : batches) {
       const std::string where =
           concat("epoch ", epoch, ", samples ", at.consumed, " to ", batch.end, " of its order");
-      if (at.consumed != end) say(concat(where, ": the batch before it ends at ", end));
-      if (has_ended) say(concat(where, ": the epoch had ended before them, and was continued"));
+      if (at.consumed != end) say(concat(where, ": the previous batch ends at ", end));
+      if (has_ended) say(concat(where, ": the epoch ended before these samples, but continued"));
       has_ended = batch.is_last;
       end = batch.end;
       // What ranks were given last, before they were killed, is no state's.
       const bool is_newest = is_last && at == batches.rbegin()->first;
       if (static_cast<int>(batch.ranks.size()) < batch.world_size && !is_newest) {
         say(concat(where, ": only ", batch.ranks.size(), " of ", batch.world_size,
-                   " ranks say what they were given"));
+                   " ranks logged their samples"));
       }
       for (const std::int64_t sample : batch.samples) {
         ++judged.given;
         if (sample < 0 || sample >= result_.dataset_size) {
-          say(concat(where, ": there is no sample ", sample));
+          say(concat(where, ": the dataset has no sample ", sample));
         } else if (++times[static_cast<std::size_t>(sample)] == 2) {
           ++judged.twice;
-          say(concat(where, ": sample ", sample, " had been given out before"));
+          say(concat(where, ": sample ", sample, " was already in an earlier batch"));
         }
       }
     }
@@ -242,7 +243,7 @@ class Auditor {
     judged.is_complete = is_whole || judged.was_left || !is_last;
     if (!is_whole && judged.is_complete && !judged.was_left) {
       say(concat("epoch ", epoch, " ends after ", end, " of ", result_.dataset_size,
-                 " samples, and the training went on in another"));
+                 " samples, but training continued in another epoch"));
     }
     judged.missing = end - judged.given + judged.twice;
     if (judged.missing > 0 && judged.is_complete) {

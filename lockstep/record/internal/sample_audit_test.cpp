@@ -113,7 +113,8 @@ TEST_F(SampleAudit, NamesSamplesThatComeTwiceOrNever) {
   begin(1, 1);
   batch(1, 0, 0, 0, 2, "3,1");
   batch(1, 0, 0, 2, 4, "1,0");
-  EXPECT_NE(problems().find("epoch 0, samples 2 to 4 of its order: sample 1 had been given out"),
+  EXPECT_NE(problems().find(
+                "epoch 0, samples 2 to 4 of its order: sample 1 was already in an earlier batch"),
             std::string::npos)
       << problems();
   EXPECT_NE(problems().find("epoch 0: 1 sample of 4 missing"), std::string::npos) << problems();
@@ -124,10 +125,10 @@ TEST_F(SampleAudit, NamesBatchesThatAreLeftOutOrNotWhole) {
   batch(1, 0, 0, 0, 2, "3");
   batch(1, 0, 0, 3, 4, "0");
   batch(1, 1, 0, 3, 4, "");
-  EXPECT_NE(problems().find("samples 3 to 4 of its order: the batch before it ends at 2"),
+  EXPECT_NE(problems().find("samples 3 to 4 of its order: the previous batch ends at 2"),
             std::string::npos)
       << problems();
-  EXPECT_NE(problems().find("only 1 of 2 ranks say what they were given"), std::string::npos)
+  EXPECT_NE(problems().find("only 1 of 2 ranks logged their samples"), std::string::npos)
       << problems();
 }
 
@@ -149,7 +150,7 @@ TEST_F(SampleAudit, NamesAnEpochWhoseRestIsLostButNotOneThatWasLeft) {
   begin(2, 1);
   go_to(2, 1, 1, 0);
   batch(2, 0, 1, 0, 2, "2,1");
-  EXPECT_NE(problems().find("epoch 0 ends after 2 of 4 samples, and the training went on"),
+  EXPECT_NE(problems().find("epoch 0 ends after 2 of 4 samples, but training continued"),
             std::string::npos)
       << problems();
   write(0, "{\"run\":2,\"event\":\"leave\",\"loader\":0,\"epoch\":1,\"consumed\":2}\n");
@@ -179,7 +180,7 @@ TEST_F(SampleAudit, NamesAnEpochThatHadEndedAndWasContinued) {
   limited(2, 2);
   go_to(2, 1, 0, 2);
   last(2, 0, 2, 4, "0,2");
-  EXPECT_NE(problems().find("samples 2 to 4 of its order: the epoch had ended before them"),
+  EXPECT_NE(problems().find("samples 2 to 4 of its order: the epoch ended before these samples"),
             std::string::npos)
       << problems();
 }

@@ -48,7 +48,7 @@ TraceHead read_trace(const std::filesystem::path& path,
   try {
     const json trace = json::parse(file, take);
     if (!trace.is_object() || !trace.contains("traceEvents")) {
-      throw CorruptFile(concat("trace ", path, ": it is JSON and has no traceEvents"));
+      throw CorruptFile(concat("trace ", path, ": the JSON has no traceEvents"));
     }
     head.host = trace.value("host_name", "");
     head.base_ns = trace.value("baseTimeNanoseconds", std::int64_t{0});
@@ -56,7 +56,7 @@ TraceHead read_trace(const std::filesystem::path& path,
       if (info->contains("rank")) head.rank = info->value("rank", 0);
     }
   } catch (const json::exception& cause) {
-    throw CorruptFile(concat("trace ", path, ": it is no trace of a profiler, or not whole: ",
+    throw CorruptFile(concat("trace ", path, ": not a profiler trace, or truncated: ",
                              std::string_view(cause.what()).substr(0, 120)));
   }
   return head;

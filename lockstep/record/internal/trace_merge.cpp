@@ -72,8 +72,8 @@ RankTrace examine(const std::filesystem::path& path) {
   const TraceHead head = read_trace(path, [&](const json& event) { note(trace, event); });
   if (!head.rank) {
     throw UsageError(concat("trace ", path,
-                            ": it does not say which rank's it is; give those that lockstep::Trace "
-                            "or TraceCallback wrote"));
+                            ": it names no rank; give traces that lockstep::Trace or "
+                            "TraceCallback wrote"));
   }
   trace.rank = *head.rank;
   trace.host = head.host;
@@ -222,18 +222,17 @@ std::vector<std::filesystem::path> rank_traces_in(const std::filesystem::path& f
     timelines.insert(name.substr(0, mark));
   }
   if (error) {
-    throw SystemError(concat("look for traces in ", folder), error.value(),
-                      "give a folder with those of all ranks");
+    throw SystemError(concat("find traces in ", folder), error.value(),
+                      "give a folder with the traces of all ranks");
   }
   if (traces.empty()) {
-    throw UsageError(concat("look for traces in ", folder,
-                            ": there are none; they are called <name>.rank<number>.json"));
+    throw UsageError(concat("find traces in ", folder,
+                            ": none found; their names are <name>.rank<number>.json"));
   }
   if (timelines.size() > 1) {
-    throw UsageError(concat("look for traces in ", folder,
-                            ": there are those of several timelines, ", *timelines.begin(), " and ",
-                            *timelines.rbegin(), "; name the files of one, as in ",
-                            *timelines.begin(), ".rank*.json"));
+    throw UsageError(concat("find traces in ", folder, ": there are traces of several timelines, ",
+                            *timelines.begin(), " and ", *timelines.rbegin(),
+                            "; name the files of one, as in ", *timelines.begin(), ".rank*.json"));
   }
   std::vector<std::filesystem::path> paths;
   for (const auto& [rank, path] : traces) paths.push_back(path);

@@ -40,7 +40,7 @@ bool has_bytes(const std::filesystem::path& path) {
 
 MetricFile::MetricFile(const std::filesystem::path& folder)
     : path_(folder / "metrics.jsonl"),
-      log_(path_, {.what = "write metrics to", .when_full = "make room"}),
+      log_(path_, {.what = "write metrics to", .when_full = "free disk space"}),
       has_earlier_runs_(has_bytes(path_)) {}
 
 bool MetricFile::ends_with(const TrainingTime& time, const Metrics& metrics) const {
