@@ -9,8 +9,8 @@ namespace lockstep {
 void CommHook::claim() {
   if (is_claimed_) {
     throw UsageError(concat("DistributedDataParallel: comm_hook '", describe(),
-                            "' serves another model already, and keeps state of its gradients; "
-                            "make a hook for each model"));
+                            "' is already used by another model and keeps state of its gradients; "
+                            "create one hook per model"));
   }
   is_claimed_ = true;
 }

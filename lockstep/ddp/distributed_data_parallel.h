@@ -232,8 +232,8 @@ requires(!ModuleHolder<Module>) class DistributedDataParallel {
       replica_.add_outputs(tensors);
     } else {
       throw UsageError(
-          "DistributedDataParallel: find_unused_parameters cannot look into what forward returns; "
-          "return tensors in containers, tuples or optionals, or leave the option out");
+          "DistributedDataParallel: find_unused_parameters cannot find tensors in the result of "
+          "forward; return tensors in containers, tuples or optionals, or leave the option out");
     }
   }
 

@@ -44,14 +44,14 @@ void check_hook(const DistributedDataParallelOptions& options) {
   const CommHook& hook = *options.comm_hook;
   if (options.exchange_dtype) {
     throw UsageError(
-        "DistributedDataParallel: exchange_dtype and comm_hook are both set; a CompressHook around "
-        "the hook makes its gradients travel in another dtype");
+        "DistributedDataParallel: exchange_dtype and comm_hook are both set; wrap the hook in a "
+        "CompressHook to exchange its gradients in another dtype");
   }
   if (options.gradient_norm && !hook.keeps_replicas_equal()) {
     throw UsageError(concat("DistributedDataParallel: gradient_norm with comm_hook '",
                             hook.describe(),
-                            "', which leaves each rank gradients of its own, so that they have no "
-                            "norm in common; leave one of them out"));
+                            "', which leaves different gradients on each rank, without a common "
+                            "norm; leave one of them out"));
   }
   if (options.check_replicas_every > 0 && !hook.keeps_replicas_equal()) {
     throw UsageError(concat("DistributedDataParallel: check_replicas_every=",

@@ -116,8 +116,8 @@ void Replica::make_reducer(std::shared_ptr<CopyMemory> kept) {
   }
   if (trained.empty()) {
     throw UsageError(concat("DistributedDataParallel on rank ", group_.rank(),
-                            ": no parameter of the module requires a gradient; there is nothing to "
-                            "keep in step, use the module as it is"));
+                            ": no parameter of the module requires a gradient; use the module "
+                            "without the wrapper"));
   }
   if (has_one_copy()) make_one_copy(std::move(kept), trained, names);
   GradientReducer::Plan plan{
@@ -204,7 +204,7 @@ void Replica::before_forward() {
     throw UsageError(
         concat("DistributedDataParallel on rank ", group_.rank(),
                ": the backward pass before this forward did not end; after an error in "
-               "backward() build the wrapper anew"));
+               "backward() wrap the module again"));
   }
   check_parameters();
   reducer_->before_forward();

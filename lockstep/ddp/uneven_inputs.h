@@ -188,8 +188,8 @@ class UnevenInputs {
         vote_(replica, options_.gradient_accumulation_steps) {
     if (!knows_samples_of<Batch>() && !options_.empty) {
       throw UsageError(
-          "DistributedDataParallel::join: what a batch of this type is without samples is not "
-          "known; say it by the option `empty`");
+          "DistributedDataParallel::join: cannot make an empty batch of this type; set the option "
+          "`empty`");
     }
   }
 
@@ -215,8 +215,8 @@ class UnevenInputs {
   Iterator begin() {
     if (has_begun_) {
       throw UsageError(
-          "DistributedDataParallel::join: its batches were gone through before; call join() again "
-          "for another pass");
+          "DistributedDataParallel::join: the batches were already iterated; call join() again for "
+          "another pass");
     }
     has_begun_ = true;
     read_ahead();

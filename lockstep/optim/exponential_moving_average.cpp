@@ -44,8 +44,8 @@ ExponentialMovingAverage::ExponentialMovingAverage(const torch::nn::Module& modu
 void ExponentialMovingAverage::update() {
   if (applied_) {
     throw UsageError(
-        "ExponentialMovingAverage: update() while the module holds the averages; let the guard of "
-        "apply() go first");
+        "ExponentialMovingAverage: update() while the module holds the averages; destroy the guard "
+        "of apply() first");
   }
   const c10::NoGradGuard no_grad;
   std::vector<at::Tensor> averages;
@@ -78,8 +78,8 @@ TensorDict ExponentialMovingAverage::state_dict() const {
 void ExponentialMovingAverage::load_state_dict(const TensorDict& values) {
   if (applied_) {
     throw UsageError(
-        "ExponentialMovingAverage: load_state_dict() while the module holds the averages; let the "
-        "guard of apply() go first");
+        "ExponentialMovingAverage: load_state_dict() while the module holds the averages; destroy "
+        "the guard of apply() first");
   }
   const auto differences = tensor_differences(state_dict(), values);
   if (!differences.empty()) {
@@ -95,8 +95,8 @@ void ExponentialMovingAverage::load_state_dict(const TensorDict& values) {
 AveragedWeights::AveragedWeights(ExponentialMovingAverage& average) : average_(average) {
   if (average_.applied_) {
     throw UsageError(
-        "ExponentialMovingAverage: apply() while the module holds the averages; let the guard "
-        "before go first");
+        "ExponentialMovingAverage: apply() while the module holds the averages; destroy the "
+        "earlier guard first");
   }
   const c10::NoGradGuard no_grad;
   for (const auto& entry : average_.entries_) own_.push_back(entry.weight.detach().clone());

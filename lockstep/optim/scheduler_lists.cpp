@@ -17,13 +17,13 @@ using torch::optim::Optimizer;
 SchedulerList::SchedulerList(const char* name, Optimizer& optimizer,
                              std::vector<std::shared_ptr<LRScheduler>> schedulers)
     : LRScheduler(optimizer), name_(name), schedulers_(std::move(schedulers)) {
-  require_option(!schedulers_.empty(), name_, "there is no scheduler; give at least one");
+  require_option(!schedulers_.empty(), name_, "no scheduler given; give at least one");
   for (std::size_t i = 0; i < schedulers_.size(); ++i) {
     require_option(schedulers_[i] != nullptr, name_, concat("scheduler ", i, " is null"));
     require_option(schedulers_[i]->optimizer_ == &optimizer, name_,
-                   concat("scheduler ", i, " is of another optimizer"));
+                   concat("scheduler ", i, " belongs to another optimizer"));
     require_option(schedulers_[i]->step_count_ == 0, name_,
-                   concat("scheduler ", i, " has made steps already; make a new one"));
+                   concat("scheduler ", i, " has already stepped; create a new one"));
   }
 }
 // The schedulers do it.

@@ -81,7 +81,7 @@ TEST(LRScheduler, RefusesOptionsOutOfRange) {
   torch::optim::Adagrad other(one_parameter());
   const auto made = std::make_shared<ExponentialLR>(optimizer, ExponentialLROptions{.gamma = 0.5});
   EXPECT_EQ(refusal_of([&] { ChainedScheduler(other, {made}); }),
-            "ChainedScheduler: scheduler 0 is of another optimizer");
+            "ChainedScheduler: scheduler 0 belongs to another optimizer");
   EXPECT_EQ(refusal_of([&] {
               SequentialLR(optimizer, {made, made}, {});
             }),
@@ -93,7 +93,7 @@ TEST(LRScheduler, RefusesOptionsOutOfRange) {
             "SequentialLR: it takes no SequentialLR or ChainedScheduler; give their schedulers");
   made->step();
   EXPECT_EQ(refusal_of([&] { ChainedScheduler(optimizer, {made}); }),
-            "ChainedScheduler: scheduler 0 has made steps already; make a new one");
+            "ChainedScheduler: scheduler 0 has already stepped; create a new one");
 }
 
 TEST(LRScheduler, ARefusedStateChangesNothing) {

@@ -243,9 +243,9 @@ void OptimizerShards::State::check_planned_groups(const Optimizer& optimizer) co
   const auto& groups = optimizer.param_groups();
   for (std::size_t g = 0; g < planned.size(); ++g) {
     if (g < groups.size() && addresses_of(groups[g]) == planned[g]) continue;
-    throw UsageError(concat("ShardedOptimizer on rank ", group.rank(), ": the parameters of group ",
-                            g, " were exchanged for others; add new ones as a group of their own, ",
-                            "with add_param_group"));
+    throw UsageError(
+        concat("ShardedOptimizer on rank ", group.rank(), ": the parameters of group ", g,
+               " were replaced; add new parameters as a new group with add_param_group"));
   }
 }
 

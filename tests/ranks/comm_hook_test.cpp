@@ -138,7 +138,7 @@ TEST_F(CommHooks, ServeOneModel) {
   for (const auto& hook : hooks) {
     HookedModel model = make(hook);
     EXPECT_SAYS(message_of<UsageError>([&] { make(hook); }),
-                "comm_hook '" + hook->describe() + "' serves another model already");
+                "comm_hook '" + hook->describe() + "' is already used by another model");
     for (int step = 0; step < 3; ++step) loss_of(model(inputs(step))).backward();
   }
   EXPECT_SAYS(message_of<UsageError>([&] { CompressHook second(at::kHalf, compressed); }),
@@ -183,7 +183,8 @@ TEST_F(CommHooks, MayThrowOutOfBackward) {
   HookedModel model(HookedNet(),
                     {.process_group = group, .comm_hook = std::make_shared<Failing>()});
   EXPECT_SAYS(message_of<UsageError>([&] { loss_of(model(inputs(0))).backward(); }), "no more");
-  EXPECT_SAYS(message_of<UsageError>([&] { model(inputs(0)); }), "build the wrapper anew");
+  EXPECT_SAYS(message_of<UsageError>([&] { model(inputs(0)); }),
+              "after an error in backward() wrap the module again");
 }
 
 TEST_F(CommHooks, StepsThatAreNoneAreRefused) {

@@ -145,7 +145,7 @@ TEST_F(DdpGraph, MoreAdditionsThanInTheFirstPassAreRefusedByName) {
   const std::string message =
       message_of<UsageError>([&] { loss_of(Checkpoint::apply(model(inputs()), body)).backward(); });
   EXPECT_SAYS(message, "parameter 'body.second.");
-  EXPECT_SAYS(message, "got a further gradient after its bucket was exchanged");
+  EXPECT_SAYS(message, "got another gradient after its bucket was exchanged");
   EXPECT_SAYS(message_of<UsageError>([&] { model(inputs()); }), "did not end");
 }
 
@@ -306,7 +306,8 @@ TEST_F(DdpGraph, OutputsThatHideTheirTensorsAreRefusedWhereTheyAreLookedInto) {
   EXPECT_TRUE(plain(inputs()).hidden.defined());
   NEEDS_RANKS(2);
   DistributedDataParallel model(Opaque(), {.find_unused_parameters = true});
-  EXPECT_SAYS(message_of<UsageError>([&] { model(inputs()); }), "cannot look into what forward");
+  EXPECT_SAYS(message_of<UsageError>([&] { model(inputs()); }),
+              "cannot find tensors in the result of forward");
 }
 
 }  // namespace

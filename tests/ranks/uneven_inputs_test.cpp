@@ -410,7 +410,7 @@ struct Opaque5 {
 TEST_F(UnevenInputsTest, BatchesThatAreNotKnownNeedAnEmptyOne) {
   UnevenModel model{UnevenNet()};
   const std::vector<Opaque5> own(static_cast<std::size_t>(rank_), Opaque5{at::ones({2, 5})});
-  EXPECT_SAYS(message_of<UsageError>([&] { model.join(own); }), "say it by the option `empty`");
+  EXPECT_SAYS(message_of<UsageError>([&] { model.join(own); }), "set the option `empty`");
   int steps = 0;
   for (auto& item : model.join(own, {.empty = [] { return Opaque5{at::ones({0, 5})}; }})) {
     model(item.x).sum().backward();

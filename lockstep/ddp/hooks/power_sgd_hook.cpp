@@ -38,7 +38,7 @@ PowerSgdHook::PowerSgdHook(const PowerSgdOptions& options)
   }
   if (!(options_.min_compression_rate > 0)) {
     throw UsageError(concat("PowerSgdHook: min_compression_rate=", options_.min_compression_rate,
-                            " is no factor; give one above 0, such as 2"));
+                            " is not a factor; give a number above 0, such as 2"));
   }
   if (!(options_.orthogonalization_epsilon >= 0 &&
         std::isfinite(options_.orthogonalization_epsilon))) {

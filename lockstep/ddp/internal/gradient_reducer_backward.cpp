@@ -53,15 +53,15 @@ void GradientReducer::gradient_ready(std::size_t index, const at::Tensor& arrive
       start_complete();
       return recorder_.look(planned_.exchanges);
     case ExchangeSchedule::Arrival::kLate:
-      throw usage_error(index,
-                        "got a further gradient after its bucket was exchanged: more in one "
-                        "backward pass than in the first one, or, with find_unused_parameters, one "
-                        "that does not come from the outputs of forward; after a backward that "
-                        "failed build the wrapper anew");
+      throw usage_error(
+          index,
+          "got another gradient after its bucket was exchanged: more than in the first backward "
+          "pass, or, with find_unused_parameters, one that the outputs of forward do not reach; if "
+          "a backward pass failed, wrap the module again");
     case ExchangeSchedule::Arrival::kNotExchanged:
       throw usage_error(index,
-                        "got a gradient that no rank had in the first backward pass; with a graph "
-                        "that changes leave out static_graph");
+                        "got a gradient that no rank had in the first backward pass; if the graph "
+                        "changes, leave out static_graph");
   }
 }
 

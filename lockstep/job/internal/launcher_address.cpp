@@ -44,8 +44,8 @@ LauncherAddress address_of_step(const LaunchedPlace& place, const std::optional<
         concat("init_process_group: srun started this process, but SLURM_STEP_NODELIST='",
                nodes.value_or(""), "', SLURM_JOB_ID='", env::text(env::kSlurmJob).value_or(""),
                "' and SLURM_STEP_ID='", env::text(env::kSlurmStep).value_or(""),
-               "' do not tell where the ranks can meet; set MASTER_ADDR and "
-               "MASTER_PORT for all of them"));
+               "' give no address of rank 0; set MASTER_ADDR and "
+               "MASTER_PORT on all ranks"));
   }
   return {.store = Store::kTcp,
           .host = host.value_or(first.value_or("")),
@@ -86,10 +86,10 @@ LauncherAddress launcher_address(const LaunchedPlace& place, MpiLibrary mpi) {
             .port = port_of_text(*job),
             .source = "PMIX_NAMESPACE"};
   }
-  throw UsageError(
-      concat("init_process_group: mpirun started this process, but this build has ", name_of(mpi),
-             ", by which its ranks cannot meet; set MASTER_ADDR to the machine of rank 0 and "
-             "MASTER_PORT to a free port on it, or build with the MPI of this mpirun"));
+  throw UsageError(concat(
+      "init_process_group: mpirun started this process, but this build has ", name_of(mpi),
+      ", which cannot exchange the address of rank 0; set MASTER_ADDR to the machine of rank 0 and "
+      "MASTER_PORT to a free port on it, or build with the MPI of this mpirun"));
 }
 
 }  // namespace lockstep::inline internal

@@ -26,7 +26,7 @@ class PmiConnection {
 
   // Returns the reply. `expected`: how it begins if all went well.
   std::string ask(const std::string& request, std::string_view expected) {
-    if (!write_all(fd_, request + "\n", deadline_)) fail(request, "does not read");
+    if (!write_all(fd_, request + "\n", deadline_)) fail(request, "does not read it");
     std::string reply = read_line(request);
     if (!reply.starts_with(expected)) fail(request, concat("replied '", reply, "'"));
     return reply;
@@ -41,15 +41,15 @@ class PmiConnection {
       if (ready == 0 && deadline_.passed()) {
         throw TimeoutError({.operation = operation_, .own_rank = rank_},
                            concat("no reply of mpirun to '", request,
-                                  "' in time; look at what the other ranks are doing"));
+                                  "' in time; check the logs of the other ranks"));
       }
-      if (ready < 0 && errno != EINTR) fail(request, "cannot be waited for");
+      if (ready < 0 && errno != EINTR) fail(request, "cannot be polled");
       if (ready <= 0) continue;
       std::array<char, 1024> piece;
       const auto size = ::read(fd_, piece.data(), piece.size());
       if (size < 0 && errno == EINTR) continue;
       if (size <= 0) fail(request, "closed the connection");
-      if (read_.size() > kLongestLine) fail(request, "replied with a line that has no end");
+      if (read_.size() > kLongestLine) fail(request, "sent a reply that is too long");
       read_.append(piece.data(), static_cast<std::size_t>(size));
     }
     std::string line = read_.substr(0, end);
@@ -59,8 +59,8 @@ class PmiConnection {
 
   [[noreturn]] void fail(const std::string& request, std::string_view what) const {
     throw CommError({.operation = operation_, .own_rank = rank_},
-                    concat("mpirun, asked '", request, "' by PMI_FD, ", what,
-                           "; set MASTER_ADDR and MASTER_PORT to do without it"));
+                    concat("PMI request '", request, "': mpirun ", what,
+                           "; set MASTER_ADDR and MASTER_PORT to avoid PMI"));
   }
 
   const std::string operation_;

@@ -12,7 +12,7 @@ namespace lockstep::inline internal {
 /// Set for workers besides the link, once others have ended during training.
 inline constexpr env::Variable kStepsMade{
     "LOCKSTEP_STEPS_MADE", "int",
-    "how many steps the training had made at least when a worker ended; set by lockstep run"};
+    "lower bound of the steps completed when a worker ended; set by lockstep run"};
 
 /// A socket between a launcher and a worker, which inherits its end. A worker that sends nothing on
 /// it is treated like any program. Messages: worker_message.h.
