@@ -150,8 +150,8 @@ Training::Impl::Impl(Parts parts, const TrainingOptions& options)
   check_parts(parts_);
   if (is_initialized()) {
     throw UsageError(
-        "parameter servers: there is a default group already, which would outlive its ranks; leave "
-        "init_process_group() to run()");
+        "parameter servers: a default group already exists and would outlive failed ranks; let "
+        "run() call init_process_group()");
   }
   if (options_.servers < 1)
     throw UsageError(concat("parameter servers: ", options_.servers, " servers; at least 1"));
@@ -173,7 +173,7 @@ std::chrono::milliseconds Training::Impl::timeout() const {
 
 void Training::Impl::run(std::int64_t steps, const MakeStep& make_step, const WhenDone& when_done) {
   if (std::exchange(has_run_, true))
-    throw UsageError("parameter servers: run() is for all steps at once");
+    throw UsageError("parameter servers: run() was already called; run all steps in one call");
   link_.say_keeps_state(timeout());
   if (link_.is_standby()) link_.take_rank([] {});
   while (!live_in_generation(steps, make_step, when_done)) {
@@ -262,14 +262,13 @@ void Training::Impl::recover() {
     const auto server = options_.staleness        ? lost - plans.begin()
                         : gone != standings.end() ? gone - standings.begin()
                                                   : 0;
-    throw Error(concat("parameter servers: what server ", server,
-                       " held is lost, and there is no whole snapshot of it",
-                       options_.staleness ? "" : " at an update that all servers have",
-                       options_.directory.empty()
-                           ? "; with `directory` in the options servers keep snapshots"
-                           : ""));
+    throw Error(concat(
+        "parameter servers: the state of server ", server,
+        " is lost, and there is no complete snapshot of it",
+        options_.staleness ? "" : " at an update that all servers have",
+        options_.directory.empty() ? "; set `directory` in the options to save snapshots" : ""));
   }
-  run_on_all(group_, "take up a parameter server's shard", [&] {
+  run_on_all(group_, "restore a parameter server's shard", [&] {
     if (is_trainer()) return;
     const Recovery& plan = plans[static_cast<std::size_t>(role_->index)];
     if (!shard_) shard_.emplace(parts_, role_->index, options_.servers);
@@ -284,8 +283,8 @@ void Training::Impl::recover() {
 
 void Training::Impl::restore(std::int64_t updates) {
   if (shard_->updates() > updates) {
-    log(LogLevel::kWarning, concat("parameter server ", role_->index, " goes back from update ",
-                                   shard_->updates(), " to ", updates, ", as all servers do"));
+    log(LogLevel::kWarning, concat("parameter server ", role_->index, " rolls back from update ",
+                                   shard_->updates(), " to ", updates, ", like all servers"));
   }
   clock_ = snapshots_->load(*shard_, updates);
   saved_ = updates;
@@ -356,8 +355,7 @@ void Training::Impl::serve() {
           {.operation = concat("parameter server ", role_->index),
            .timeout = timeout(),
            .ranks = {rank}},
-          concat("nothing has come from trainer", *silent, " (rank ", rank, ") for ",
-                 timeout().count(),
+          concat("no message from trainer", *silent, " (rank ", rank, ") for ", timeout().count(),
                  " ms; it is stuck or stopped, or its steps take longer than the timeout of "
                  "`init`"));
     }
@@ -397,8 +395,8 @@ void Training::Impl::save() {
     snapshots_->save(*shard_, clock_);
     saved_ = shard_->updates();
   } catch (const SystemError& error) {
-    log(LogLevel::kWarning, concat("no snapshot of server ", role_->index, " after ",
-                                   shard_->updates(), " updates: ", error.what()));
+    log(LogLevel::kWarning, concat("saving server ", role_->index, " after ", shard_->updates(),
+                                   " updates failed: ", error.what()));
   }
 }
 

@@ -72,7 +72,7 @@ Stages own_stages(const torch::nn::Sequential& net, const PipelineOptions& optio
   if (options.cuts.empty()) check_agreement(options, cut_text(cuts));
   if (static_cast<int>(cuts.size()) + 1 != shape.stages()) {
     throw UsageError(concat("make a pipeline: ", cuts.size(), " cuts make ", cuts.size() + 1,
-                            " stages, and ", shape.ranks, " ranks with ", shape.chunks_per_rank,
+                            " stages, but ", shape.ranks, " ranks with ", shape.chunks_per_rank,
                             " chunks have ", shape.stages()));
   }
   Stages stages = cut_into_stages(net, cuts);
@@ -182,13 +182,14 @@ void Pipeline::State::run(PipelinePass& pass, const at::Tensor& inputs, const at
   const auto micro_batches =
       static_cast<int>(std::min<std::int64_t>(samples, options.micro_batches));
   if (has_stage(0)) {
-    if (!inputs.defined()) throw UsageError("pipeline: no inputs where the first stage is");
+    if (!inputs.defined()) throw UsageError("pipeline: no inputs on the rank of the first stage");
     pass.inputs = inputs.tensor_split(micro_batches);
   }
   if (has_stage(shape.stages() - 1)) {
     pass.outputs.resize(static_cast<std::size_t>(micro_batches));
     if (pass.loss != nullptr) {
-      if (!targets.defined()) throw UsageError("pipeline: no targets where the last stage is");
+      if (!targets.defined())
+        throw UsageError("pipeline: no targets on the rank of the last stage");
       pass.targets = targets.tensor_split(micro_batches);
       weigh(pass);
     }
@@ -287,7 +288,7 @@ torch::OrderedDict<std::string, at::Tensor> Pipeline::named_parameters() const {
       if (named.contains(parameter.key())) {
         throw UsageError(
             concat("pipeline: two stages of this process have a parameter '", parameter.key(),
-                   "'; name their layers apart, as push_back(\"block3\", layer) does"));
+                   "'; give their layers different names, as in push_back(\"block3\", layer)"));
       }
       named.insert(parameter.key(), parameter.value());
     }

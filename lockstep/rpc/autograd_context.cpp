@@ -21,7 +21,7 @@ std::int64_t new_context() {
   check_autograd(current_worker()->rank());
   auto& container = Container::getInstance();
   if (container.hasValidContext()) {
-    throw UsageError("rpc::AutogradContext: this thread has one already");
+    throw UsageError("rpc::AutogradContext: this thread already has a context");
   }
   return container.newContext()->contextId();
 }
@@ -87,7 +87,7 @@ at::Tensor gradient_in_context(std::int64_t id, const at::Tensor& parameter) {
     const auto found = gradients.find(parameter);
     return found == gradients.end() ? at::Tensor() : found->value();
   } catch (const c10::Error&) {
-    throw UsageError(concat("rpc: no autograd context ", id, " is known on this worker"));
+    throw UsageError(concat("rpc: no autograd context ", id, " exists on this worker"));
   }
 }
 

@@ -24,7 +24,7 @@ RRefState::~RRefState() {
 
 std::shared_ptr<Worker> RRefState::worker() const {
   auto worker = worker_.lock();
-  if (!worker) throw UsageError("rpc: a reference of before rpc::shutdown");
+  if (!worker) throw UsageError("rpc: the RRef was created before rpc::shutdown");
   return worker;
 }
 
@@ -45,7 +45,7 @@ const c10::TypePtr RRefState::type() const {
 }
 
 const RRefState& RRef::state() const {
-  if (!state_) throw UsageError("rpc: an RRef that refers to nothing");
+  if (!state_) throw UsageError("rpc: the RRef is empty");
   return static_cast<const RRefState&>(*state_);
 }
 
@@ -70,7 +70,7 @@ RRef RRef::from_value(const c10::IValue& value) {
   if (!value.isRRef()) throw UsageError(concat("it is of type ", value.tagKind(), ", not RRef"));
   auto state = value.toRRef();
   if (dynamic_cast<const RRefState*>(state.get()) == nullptr) {
-    throw UsageError("it is an RRef of another library");
+    throw UsageError("it is not an RRef of Lockstep");
   }
   return RRef(std::move(state));
 }

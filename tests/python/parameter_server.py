@@ -91,7 +91,7 @@ class ParameterServer(unittest.TestCase):
             self.assertEqual(code, 0, errors)
             self.assertEqual(lines[-1], end)
             self.assertEqual([begin % 10 for begin in begins(lines)[:3]], [0, 0, 0], lines)
-            self.assertRegex(errors, r"parameter server \d goes back from update \d+ to \d+0, as all servers do")
+            self.assertRegex(errors, r"parameter server \d rolls back from update \d+ to \d+0, like all servers")
 
     def test_a_killed_trainer_and_a_killed_server_of_an_asynchronous_job(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -104,8 +104,8 @@ class ParameterServer(unittest.TestCase):
         code, lines, errors = run_and_kill([1], "--servers=2")
         # The job begins anew, as the launcher has restarts left.
         self.assertEqual(code, 0, errors)
-        self.assertIn("what server 1 held is lost, and there is no whole snapshot of it at an update that all "
-                      "servers have; with `directory` in the options servers keep snapshots", errors)
+        self.assertIn("the state of server 1 is lost, and there is no complete snapshot of it at an update that all "
+                      "servers have; set `directory` in the options to save snapshots", errors)
         self.assertEqual(begins(lines), [0, 0])
 
     def test_a_job_that_is_started_again_goes_on(self):
@@ -119,7 +119,7 @@ class ParameterServer(unittest.TestCase):
                 self.assertEqual(again.stdout.splitlines()[-1], end)
                 other = run(*job("--servers=1", *options[1:]))
                 self.assertNotEqual(other.returncode, 0)
-                self.assertIn("is not of 1 servers", other.stderr)
+                self.assertIn("was not saved by 1 servers", other.stderr)
 
     def test_without_a_launcher_each_survivor_names_who_died(self):
         command = [PROGRAM, "--servers=2", "--steps=1000000", f"--data={DATA}"]
@@ -149,7 +149,7 @@ class ParameterServer(unittest.TestCase):
     def test_a_stopped_process_is_named(self):
         command = [PROGRAM, "--servers=2", "--steps=1000000", f"--data={DATA}"]
         for stopped, words in (
-            (3, r"parameter server \d: nothing has come from trainer1 \(rank 3\) for 3000 ms; it is stuck or stopped"),
+            (3, r"parameter server \d: no message from trainer1 \(rank 3\) for 3000 ms; it is stuck or stopped"),
             (1, r"worker 'server1' \(rank 1\): no answer within \d+ ms; it is slow, stuck or stopped"),
         ):
             with self.subTest(stopped=stopped):

@@ -166,7 +166,7 @@ class RpcFaults(unittest.TestCase):
             status, _, errors = worker.finish()
             error, fields = worker.error()
             self.assertEqual((status, error, fields.get("ranks")), (1, "CommError", [1]), errors)
-            self.assertIn("look for programs that connect to any port of its machine", errors)
+            self.assertIn("check for programs that connect to any port of its machine", errors)
             # Nobody died.
             self.assertNotIn("gone", errors)
 

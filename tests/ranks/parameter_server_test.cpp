@@ -271,7 +271,8 @@ TEST_F(ParameterServers, WhatDoesNotFitIsRefused) {
     EXPECT_SAYS(message_of<UsageError>([&] { client.look_up("words", ids); }), "it has 5 rows");
     EXPECT_SAYS(message_of<UsageError>([&] { client.look_up("word", ids); }), "no table 'word'");
     EXPECT_SAYS(message_of<UsageError>([&] { client.look_up("words", at::zeros({1})); }), "Long");
-    EXPECT_SAYS(message_of<rpc::RemoteError>([&] { client.push(1); }), "which has made 0 steps");
+    EXPECT_SAYS(message_of<rpc::RemoteError>([&] { client.push(1); }),
+                "which has completed 0 steps");
     EXPECT_SAYS(message_of<rpc::RemoteError>([&] { client.pull(1); }), "values after step 1");
     const auto push = [&](const at::Tensor& dense, const at::Tensor& rows) {
       rpc::call<void>(0, kPush, client.trainer(), 0, dense, std::vector<at::Tensor>{rows},

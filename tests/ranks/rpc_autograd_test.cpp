@@ -176,7 +176,8 @@ TEST_F(RpcAutograd, BackwardOfOneProcessThroughACallIsRefused) {
 TEST_F(RpcAutograd, MisuseIsSaid) {
   if (rank_ == 0) {
     rpc::AutogradContext context;
-    EXPECT_SAYS(message_of<UsageError>([] { rpc::AutogradContext second; }), "has one already");
+    EXPECT_SAYS(message_of<UsageError>([] { rpc::AutogradContext second; }),
+                "already has a context");
     EXPECT_SAYS(message_of<UsageError>([&] { context.backward({}); }), "no roots");
     EXPECT_SAYS(
         message_of<UsageError>([&] { context.backward({torch::ones(2).requires_grad_()}); }),

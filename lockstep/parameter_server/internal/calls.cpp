@@ -118,7 +118,7 @@ void ProcessExits::wait_for(const std::vector<int>& ranks, std::chrono::millisec
     if (patience.passed()) {
       log(LogLevel::kWarning,
           concat("parameter servers: '", rpc::this_worker().name, "' waits for ", names_of(left),
-                 ", which made all steps and have more to do"));
+                 ", which completed all steps but still run"));
       for (const int rank : left) expect_alive(rank);
       patience = Deadline::after(log_interval);
     }

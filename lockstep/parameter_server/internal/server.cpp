@@ -44,8 +44,8 @@ void ParameterServer::push(int trainer, std::int64_t step, Gradients gradients) 
     if (broken_) std::rethrow_exception(broken_);
     Trainer& from = find(trainer);
     if (step != from.done || from.pushed) {
-      throw UsageError(concat("gradients of step ", step, " of trainer ", trainer,
-                              ", which has made ", from.done, " steps"));
+      throw UsageError(concat("unexpected gradients of step ", step, " of trainer ", trainer,
+                              ", which has completed ", from.done, " steps"));
     }
     if (!rules_.staleness) {
       from.pushed = std::move(gradients);
@@ -70,8 +70,8 @@ ParameterServer::Later ParameterServer::pull(int trainer, std::int64_t step) {
     Trainer& from = find(trainer);
     const std::int64_t reaches = from.done + (from.pushed ? 1 : 0);
     if (step != reaches || from.wanted) {
-      throw UsageError(concat("values after step ", step, " for trainer ", trainer,
-                              ", whose gradients of ", reaches, " steps are here"));
+      throw UsageError(concat("unexpected request for values after step ", step, " by trainer ",
+                              trainer, ", which has sent gradients of ", reaches, " steps"));
     }
     from.wanted = step;
     from.values = later;

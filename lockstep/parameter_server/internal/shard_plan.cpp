@@ -13,7 +13,7 @@ namespace {
 
 void check_server(int server, int servers) {
   if (server >= 0 && server < servers) return;
-  throw UsageError(concat("parameter server ", server, " of ", servers, ": there is none"));
+  throw UsageError(concat("parameter server ", server, " of ", servers, " does not exist"));
 }
 
 // Calls `take` with each part of a parameter that lies in the slice, and where in the slice it is.

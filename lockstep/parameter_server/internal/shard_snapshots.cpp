@@ -19,8 +19,9 @@ void check_folder(const std::filesystem::path& folder, int servers) {
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
     if (name.starts_with("server-") && !name.ends_with(ending)) {
-      throw UsageError(concat("parameter servers: ", entry.path().string(), " is not of ", servers,
-                              " servers; start as many as wrote it, or name another folder"));
+      throw UsageError(concat("parameter servers: ", entry.path().string(), " was not saved by ",
+                              servers,
+                              " servers; start as many as saved it, or choose another folder"));
     }
   }
 }

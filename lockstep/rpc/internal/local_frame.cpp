@@ -148,7 +148,7 @@ void FrameReader::begin() {
   constexpr std::uint64_t kSane = std::uint64_t{1} << 60;
   if (head_.kind > Frame::Kind::kDrop || head_.tensors > kMostTensors || head_.bytes > kSane ||
       head_.data_bytes > kSane || head_.description_bytes > head_.tensors * kLongestDescription) {
-    throw UsageError("its head is that of no message");
+    throw UsageError("its header is invalid");
   }
   frame_ = {.kind = head_.kind, .id = head_.id};
   if (head_.bytes + head_.data_bytes > most_bytes_ + kSlack) {
@@ -215,7 +215,7 @@ void FrameReader::describe() {
     frame_.parcel.tensors.push_back(std::move(tensor));
   }
   if (description.left() > 0 || described != head_.data_bytes) {
-    throw UsageError("its description is not that of its data");
+    throw UsageError("its description does not match its data");
   }
   if (!is_kept) to_throw_away_ = head_.bytes + in_socket;
 }
@@ -231,7 +231,7 @@ std::shared_ptr<MemoryBlock> FrameReader::read_block(ByteReader& description, st
     blocks_.add(number, block_bytes, std::move(files_.front()));
     files_.pop_front();
   } else if (place != Place::kBlock) {
-    throw UsageError("its data are nowhere");
+    throw UsageError("the location of its data is invalid");
   }
   return blocks_.at(number, bytes);
 }

@@ -150,7 +150,7 @@ LocalLink::Received LocalLink::receive(Turn turn, const std::function<void(Frame
   } catch (const std::exception& error) {
     is_broken_ = true;
     log(LogLevel::kWarning, concat("rpc: the connection to the worker of rank ", rank_,
-                                   " is closed, as what came makes no sense: ", error_text(error)));
+                                   " is closed after an invalid message: ", error_text(error)));
     ::shutdown(socket_.get(), SHUT_RDWR);  // So that who polls sees to it.
     return Received::kEnd;
   }

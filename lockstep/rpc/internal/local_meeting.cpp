@@ -39,8 +39,8 @@ UniqueFd offer_socket(const std::string& listener, std::uint64_t token, const De
   throw CommError(concat("rpc::init: connecting to worker '",
                          cards[static_cast<std::size_t>(worker)].name, "' (rank ", worker,
                          ") of this machine: ", why,
-                         "; where processes of a machine cannot reach each other give each its own "
-                         "LOCKSTEP_MEMORY_DOMAIN"));
+                         "; if processes of this machine cannot reach each other, set a different "
+                         "LOCKSTEP_MEMORY_DOMAIN for each"));
 }
 
 }  // namespace

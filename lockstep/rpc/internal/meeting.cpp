@@ -65,7 +65,8 @@ void check_map(const std::string& owner, const std::string& worker,
     }
     if (!targets.insert(to.str()).second) {
       throw UsageError(concat("rpc::init: worker '", owner, "' maps two devices to ", to, " of '",
-                              worker, "'; results could not come back"));
+                              worker,
+                              "', so results could not be returned; map each to its own device"));
     }
   }
 }

@@ -63,7 +63,7 @@ void PendingCall::wait_for_arrival() const {
       [this]() LOCKSTEP_REQUIRES(arrival_->mutex) { return arrival_->has_arrived; });
   if (in_time) return;
   throw TimeoutError(fields(), concat("no answer within ", timeout_.count(),
-                                      " ms, and no thread of this worker that could take one"));
+                                      " ms; all threads of this worker were busy"));
 }
 
 ErrorFields PendingCall::fields() const {

@@ -187,11 +187,12 @@ bool Worker::connect_to_all(bool is_last_try, const Deadline& deadline) {
   const auto unreached = static_cast<int>(all.item<std::int64_t>());
   if (unreached == kNobody) return true;
   notes_losses_ = false;
-  const std::string what = concat("a connection to ", describe(unreached), ", which lives, ended");
+  const std::string what =
+      concat("lost the connection to ", describe(unreached), ", which still runs");
   if (is_last_try) {
     throw CommError({.operation = concat("rpc::init of ", describe(rank_)), .ranks = {unreached}},
-                    concat(what, " in each of ", kMostTries,
-                           " tries; look for programs that connect to any port of its machine"));
+                    concat(what, ", in each of ", kMostTries,
+                           " tries; check for programs that connect to any port of its machine"));
   }
   if (unreached == rank_) {
     log(LogLevel::kWarning,
@@ -317,7 +318,7 @@ PeerLost Worker::loss_of(int rank, ErrorFields fields) const {
   fields.ranks = {rank};
   if (first == kNobody || first == rank) return {fields, "it is gone; look at how it ended"};
   fields.ranks = {std::min(rank, first), std::max(rank, first)};
-  return {fields, concat("it is gone, after ", describe(first), "; look at how that ended")};
+  return {fields, concat("it is gone, after ", describe(first), "; look at how that worker ended")};
 }
 
 RRefKey Worker::next_key(int owner) {
