@@ -122,9 +122,9 @@ void SnapshotDirectory::check_may_save(const SnapshotName& name, const SaveOptio
       // Earlier ones may be those of a program that saves by another object each time.
       if (!is_claimed_ && there <= name) break;
       if (!is_of_another_run(path_ / there.file_name(), there.sharded, options)) continue;
-      throw UsageError(concat("save ", (path_ / name.file_name()).string(), ": there is ",
+      throw UsageError(concat("save ", (path_ / name.file_name()).string(), ": the directory has ",
                               there.file_name(),
-                              " of another run; load it first, to go on from it, or choose another "
+                              " of another run; load it to resume from it, or choose another "
                               "directory"));
     }
   });

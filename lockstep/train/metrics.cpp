@@ -114,10 +114,10 @@ void MetricMeans::agree_on_names(const ProcessGroup& group, bool has_new_ranks) 
     const bool differs = theirs.size() != all.size() || std::ranges::any_of(theirs, is_new);
     if (rank > 0 && differs && !has_new_ranks) {
       const std::string own = names();
-      throw UsageError(concat("log: rank ", rank,
-                              " has logged other names than rank 0; this rank (", group.rank(),
+      throw UsageError(concat("log: rank ", rank, " logged other names than rank 0; this rank (",
+                              group.rank(),
                               "): ", own.empty() ? "none" : own.substr(0, own.size() - 1),
-                              "; log the same on all ranks"));
+                              "; log the same names on all ranks"));
     }
     for (const std::string& name : theirs) {
       if (is_new(name)) all.push_back({.name = name, .values = {}});

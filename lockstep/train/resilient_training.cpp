@@ -103,24 +103,25 @@ ResilientTraining::Impl::Impl(TrainingParts parts, const ResilientOptions& optio
                         .save_every = options.save_interval}) {
   if (is_initialized()) {
     throw UsageError(
-        "ResilientTraining: there is a default group already, which would outlive its ranks; leave "
-        "init_process_group() to run()");
+        "ResilientTraining: a default group already exists and would outlive failed ranks; let "
+        "run() call init_process_group()");
   }
   if (!options_.directory.empty()) {
     if (state_.parts().optimizer == nullptr) {
-      throw UsageError("ResilientTraining: snapshots hold an optimizer; name one in the parts");
+      throw UsageError(
+          "ResilientTraining: snapshots need an optimizer; set TrainingParts::optimizer");
     }
     preemption_.emplace();
   } else if (options_.save_interval > 0) {
-    throw UsageError("ResilientTraining: save_interval is set, but no folder for snapshots");
+    throw UsageError("ResilientTraining: save_interval is set without a folder; set `directory`");
   }
 }
 
 TrainingEnd ResilientTraining::Impl::run(std::int64_t steps, const MakeStep& make_step) {
   if (std::exchange(has_run_, true)) {
     throw UsageError(
-        "ResilientTraining: run() is for all steps at once, as a process that takes a lost one's "
-        "place begins with the first; what is done between steps belongs into one");
+        "ResilientTraining: run() was already called; run all steps in one call, because a "
+        "replacement process starts with the first step; move work between steps into a step");
   }
   // The step holds the group, and what the program lends to run().
   struct StepEnds {
@@ -246,7 +247,7 @@ std::int64_t ResilientTraining::Impl::load_snapshot(const ProcessGroup& group, b
 void ResilientTraining::Impl::save_snapshot(const ProcessGroup& group) {
   const std::string failure = save(group);
   if (failure.empty()) return;
-  log(LogLevel::kWarning, concat("no snapshot after ", done_, " steps: ", failure));
+  log(LogLevel::kWarning, concat("saving the state after ", done_, " steps failed: ", failure));
 }
 
 // Why there is none; empty: it is written, or there is nothing to save. Without a group it is this
@@ -268,8 +269,8 @@ std::string ResilientTraining::Impl::save(const ProcessGroup& group) {
 void ResilientTraining::Impl::end_saved(const std::string& failure) {
   const std::string why = group_ ? broadcast_text(group_, failure, 0) : failure;
   if (why.empty()) return;
-  throw Error(concat("ResilientTraining: preempted, and what ", done_,
-                     " steps have made is not saved: ", why));
+  throw Error(concat("ResilientTraining: preempted after ", done_,
+                     " steps, but the state is not saved: ", why));
 }
 
 // Others that hold the state, of the same step or one beside it, write it too.

@@ -153,8 +153,8 @@ void TrainerLoop::begin() {
       tell([&](Callback& one) { one.on_validation_interrupted(state_); });
       if (accelerator_.save_and_leave()) throw PreemptedInRecovery();
       throw Error(
-          "Trainer: preempted while ranks were replaced, and this rank does not hold the complete "
-          "state of a step; the newest snapshot counts");
+          "Trainer: preempted while ranks were replaced, and this rank does not have the complete "
+          "state of a step; the next run resumes from the newest snapshot");
     });
   }
   recoveries_ = accelerator_.recoveries();
@@ -196,10 +196,10 @@ void TrainerLoop::note_learning_rates(const std::vector<double>& made) const {
   const std::vector<double> loaded = learning_rates();
   if (!state_.is_main() || loaded == made || loaded.empty() || made.empty()) return;
   log(LogLevel::kWarning,
-      concat("Trainer: the snapshot's learning rate ", loaded.front(), " counts, not ",
-             made.front(),
-             " of configure_optimizer; set another in a callback's on_train_epoch_start, or begin "
-             "anew in another directory"));
+      concat(
+          "Trainer: using learning rate ", loaded.front(), " of the snapshot, not ", made.front(),
+          " of configure_optimizer; to change it, set it in a callback's on_train_epoch_start, or "
+          "start in another directory"));
 }
 
 FitEnd TrainerLoop::run_epochs(const std::function<void()>& epoch) {

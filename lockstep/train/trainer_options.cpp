@@ -53,8 +53,8 @@ void check(const TrainerOptions& options) {
   check_least("log_hashes_every", options.log_hashes_every, 0);
   if (options.log_hashes_every > 0 && options.logical_shards == 0) {
     throw UsageError(
-        "Trainer: log_hashes_every needs logical_shards, without which another number of ranks has "
-        "other bits");
+        "Trainer: log_hashes_every needs logical_shards; without it the bits depend on the number "
+        "of ranks");
   }
   check_least("keep_last", options.keep_last, 2);
   check_least("devices", options.devices, 1);

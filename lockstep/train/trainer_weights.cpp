@@ -31,7 +31,8 @@ std::string best_weights(const TrainerOptions& options,
     throw UsageError(concat("Trainer: ", options.directory,
                             " has no best weights yet; train first, or name a file in ckpt_path"));
   }
-  throw UsageError("Trainer: ckpt_path is 'best', and there is no ModelCheckpoint to say which");
+  throw UsageError(
+      "Trainer: ckpt_path is 'best', but there is no ModelCheckpoint; add one, or name a file");
 }
 
 }  // namespace

@@ -360,7 +360,7 @@ class LiveAccelerator(LiveAcceleratorTest):
         options = {"steps": 60, "arguments": ("fp16",)}
         job = self.start(environment={"ACCELERATOR_WORKER_FAULT": "flip"}, **options)
         self.expect_same_end(job, **options)
-        self.assertRegex(job.errors, "after step 30 the parameters differ: those of rank 1 from rank 0's, which it takes")
+        self.assertRegex(job.errors, "after step 30 the parameters of rank 1 differ from rank 0's, which replace them")
 
     def test_state_that_is_not_registered_is_found(self):
         job = self.start(steps=200, arguments=("forgets",))
@@ -368,9 +368,9 @@ class LiveAccelerator(LiveAcceleratorTest):
         job.wait_for_step(20)
         os.kill(processes[1], signal.SIGKILL)
         self.assertEqual(job.finish(), [0], job.errors)
-        self.assertRegex(job.errors, "the parameters differ: those of rank 1 from rank 0's, which it takes; look for state "
-                                     "that steps read and that is not named or registered")
-        self.assertEqual(job.errors.count("the parameters differ"), 1, job.errors)
+        self.assertRegex(job.errors, "the parameters of rank 1 differ from rank 0's, which replace them; check for state "
+                                     "that steps read but that is not named or registered")
+        self.assertEqual(job.errors.count("the parameters of rank 1 differ"), 1, job.errors)
 
     def test_a_rank_that_hangs_is_replaced(self):
         job = self.start(steps=60, environment={"ACCELERATOR_WORKER_FAULT": "hang", "LOCKSTEP_TIMEOUT_S": "3"})

@@ -307,7 +307,7 @@ class LiveOneCopy(LiveAcceleratorTest):
         options = {"steps": 60, "arguments": (f"plain+{ONE_COPY}",)}
         job = self.start(environment={"ACCELERATOR_WORKER_FAULT": "flip"}, **options)
         self.expect_same_end(job, **options)
-        self.assertRegex(job.errors, "after step 30 the parameters differ: those of rank 1 from rank 0's, which it takes")
+        self.assertRegex(job.errors, "after step 30 the parameters of rank 1 differ from rank 0's, which replace them")
 
     def test_nothing_is_left_in_shared_memory(self):
         before = set(glob.glob("/dev/shm/*lockstep*"))

@@ -95,7 +95,7 @@ class LiveRecovery(LiveJobTest):
         failure = failures(job.errors)[-1]
         self.assertEqual((failure.is_first, failure.exit_code), (True, 1), job.errors)
         self.assertRegex(failure.said, r"Error: ResilientTraining on rank \d: the state after (5\d|[6-9]\d|\d{3}) "
-                                       r"steps or more is lost: .*Start the job again to begin with step 0; memory_every or snapshots")
+                                       r"steps or more is lost: .*; start the job again from step 0; set memory_every or snapshots")
         # Deaths of one instant are seen one after the other; the error is no restart.
         self.assertLessEqual(job.errors.count("; restart "), 3, job.errors)
         self.assertEqual(sum(" begins at " in text for _, text in job.said), 3, "nothing begins again")

@@ -169,7 +169,7 @@ class Divergence(LiveJobTest):
     def test_a_bit_that_flips_in_one_of_three(self):
         job = self.start(environment={"RESILIENT_WORKER_FAULT": "flip:60"})
         self.expect_same_end(job)
-        self.assertRegex(job.errors, "after step 60 the parameters differ: those of rank 1 from rank 0's, which it takes")
+        self.assertRegex(job.errors, "after step 60 the parameters of rank 1 differ from rank 0's, which replace them")
         self.assertEqual(job.errors.count("differ"), 1, job.errors)
 
     def test_a_bit_that_flips_in_one_of_two(self):
@@ -177,7 +177,7 @@ class Divergence(LiveJobTest):
         job = self.start("--standalone", "--max-restarts=2", ranks=2, arguments=(16, 10),
                          environment={"RESILIENT_WORKER_FAULT": "flip:60"})
         self.assertEqual(job.finish(), [1], job.errors)
-        self.assertIn("those of rank 1 from rank 0's, and no state has a majority", job.errors)
+        self.assertIn("the parameters of rank 1 differ from rank 0's, and no state has a majority", job.errors)
         begins = [int(text.split()[-1]) for _, text in job.said if "begins at" in text]
         self.assertEqual(begins, [0, 0, 60, 60, 60, 60])
         self.assertEqual(job.ends(), set())
@@ -213,7 +213,7 @@ class MakingRoom(LiveJobTest):
                 pass  # In the way of the folder.
             job.launchers[0].send_signal(signal.SIGTERM)
             self.assertEqual(job.finish(), [128 + signal.SIGTERM], job.errors)
-            self.assertRegex(job.errors, r"preempted, and what \d+ steps have made is not saved: make the snapshot directory")
+            self.assertRegex(job.errors, r"preempted after \d+ steps, but the state is not saved: make the snapshot directory")
 
     def test_it_makes_room_while_it_waits_for_a_machine(self):
         with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:

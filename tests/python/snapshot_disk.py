@@ -51,22 +51,22 @@ class SnapshotDisk(unittest.TestCase):
     def test_a_full_disk_does_not_end_the_training(self):
         # Two snapshots are kept, and there is no room for a third.
         done = self.run_on_disk("56k", '"$@"; ls "$0/"; "$@"'.replace("$0", self.folder), *job(self.folder))
-        self.expect_end(done, r"no snapshot after 30 steps: write .*s00000029.*No space left on device.*free some space",
-                        "no snapshot after 60 steps")
+        self.expect_end(done, r"saving the state after 30 steps failed: write .*s00000029.*No space left on device.*free some space",
+                        "saving the state after 60 steps failed")
         self.assertIn("snapshot-e0000-s00000019.pt\n", done.stdout)
         self.assertEqual(done.stdout.count(".pt\n"), 2)
         self.assertIn("rank 0 of 2 begins at 20", done.stdout)
 
     def test_a_disk_without_room_for_one_does_not_end_the_training(self):
         done = self.run_on_disk("8k", '"$@"', *job(self.folder))
-        self.expect_end(done, "no snapshot after 10 steps: .*No space left on device")
+        self.expect_end(done, "saving the state after 10 steps failed: .*No space left on device")
 
     def test_a_disk_that_turns_read_only_does_not_end_the_training(self):
         first = [str(20) if part == str(STEPS) else part for part in job(self.folder)]
         done = self.run_on_disk("10m", f'"$@"; mount -o remount,ro "{self.folder}"; {" ".join(job(self.folder))}', *first)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("rank 0 of 2 begins at 20", done.stdout)
-        self.assertRegex(done.stderr, "no snapshot after 30 steps: create a temporary file .*Read-only file system")
+        self.assertRegex(done.stderr, "saving the state after 30 steps failed: create a temporary file .*Read-only file system")
 
 
 if __name__ == "__main__":

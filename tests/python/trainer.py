@@ -169,7 +169,7 @@ class Trainer(unittest.TestCase):
         self.assertIn("snapshot-e0001-s00000046/", (self.folder / "report.html").read_text())
         again = run(*self.trainer("--max-duration=3ep", "--lr=0.5"))
         self.assertEqual(again.returncode, 0, again.stderr)
-        self.assertIn("the snapshot's learning rate 0.001 counts, not 0.5", again.stderr)
+        self.assertIn("using learning rate 0.001 of the snapshot, not 0.5", again.stderr)
         self.assertIn(f"resumed from the newest snapshot in {self.folder}, after step 46\n", again.stderr)
         self.assertRegex(again.stdout, "^trained for 3 epochs, 91 steps")
 

@@ -238,7 +238,7 @@ TEST_F(TrainerTest, ParametersThatAreNotFiniteAreNotSaved) {
     if (state.time.batches == 2) state.module.parameters().front().fill_(1.0 / 0.0);
   }}));
   const std::string message = message_of<Error>([&] { trainer.fit(task, numbered()); });
-  EXPECT_SAYS(message, "the parameter weight is not finite after step 2, and no snapshot is made");
+  EXPECT_SAYS(message, "the parameter weight is not finite after step 2, so no snapshot is saved");
   EXPECT_EQ(files_in(path_ + "/run/snapshots"), 1U);
 }
 

@@ -85,7 +85,7 @@ std::optional<BenchOptions> parse_bench_options(const std::vector<std::string>& 
     });
   };
   add_count("--nproc-per-node", options.nproc_per_node, 2, kMostRanks,
-            "number of ranks (default 2), one on each processor while there are enough");
+            "number of ranks (default 2), each on its own processor if there are enough");
   add("--backends", "NAME,...",
       "backends to compare (default shm,gloo); ratios are to gloo, or to the last",
       [&](const std::string& text) { options.backends = list_of("--backends", text); });
@@ -99,7 +99,7 @@ std::optional<BenchOptions> parse_bench_options(const std::vector<std::string>& 
                        "each rank writes its tensor before each call, as a backward pass does");
   add_count("--rounds", options.rounds, 1, kMostRounds, "repetitions (default 9)");
   add_count("--sample-ms", options.sample_ms, 1, kMostSampleMs,
-            "ms for a backend and size in a round (default 20, at least three calls)");
+            "ms per backend and size in each round (default 20, at least three calls)");
   add("--json", "[FILE]",
       "write all figures to a file; without FILE print them instead of the table",
       [&](const std::string& text) { options.json = text.empty() ? "-" : text; })

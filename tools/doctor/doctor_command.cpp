@@ -139,7 +139,7 @@ std::vector<Finding> examine_one_of_several(const DoctorFlags& flags) {
 
 int print_reach(const DoctorFlags& flags) {
   const auto plan = decode<ReachPlan>(flags.reach);
-  if (!plan) throw UsageError("--reach is what lockstep doctor asks of other machines");
+  if (!plan) throw UsageError("--reach is internal: lockstep doctor passes it to other machines");
   std::puts(encode(reach(*plan, Deadline::after(flags.timeout))).c_str());
   return 0;
 }

@@ -210,7 +210,8 @@ void take_part_in_meeting(const DoctorFlags& flags) {
   if (rank == 0) {
     const auto listening = env::integer(env::kStoreListenFd);
     const auto count = static_cast<std::size_t>(env::integer(env::kWorldSize).value_or(1));
-    if (!listening) throw UsageError("--meet is what lockstep doctor starts by itself");
+    if (!listening)
+      throw UsageError("--meet is internal: lockstep doctor passes it to its own processes");
     findings = Hub(*listening, count, facts, flags.timeout).run();
   } else {
     findings = report_to_hub(rank, facts, flags.timeout);

@@ -37,8 +37,8 @@ ExportRequest checked(ExportRequest request) {
     request.format = "pt";
   }
   if (request.format.empty()) {
-    throw UsageError(concat("snapshot export: the name of ", request.target,
-                            " tells no format; give --format=safetensors or --format=pt"));
+    throw UsageError(concat("snapshot export: unknown format of ", request.target,
+                            "; give --format=safetensors or --format=pt"));
   }
   check_choice("--format", request.format, {"safetensors", "pt"});
   check_choice("--part", request.part, {"model", "optimizer", "ema"});

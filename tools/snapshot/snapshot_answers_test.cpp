@@ -228,7 +228,7 @@ TEST_F(SnapshotAnswers, ExportWritesWhatOthersRead) {
 TEST_F(SnapshotAnswers, ExportRefusesWhatCannotWork) {
   const auto snapshot = save(1);
   for (const auto& [request, words] :
-       {std::pair<ExportRequest, std::string>{{.target = "b"}, "tells no format"},
+       {std::pair<ExportRequest, std::string>{{.target = "b"}, "unknown format of"},
         {{.target = "b.pt", .format = "onnx"}, "it is one of safetensors, pt"},
         {{.target = "b.pt", .part = "loss"}, "it is one of model, optimizer, ema"},
         {{.target = "b.safetensors", .part = "optimizer"}, "--format=pt"},

@@ -34,9 +34,9 @@ LauncherLink::LauncherLink() {
   if (!is_taken && !is_worker_link(*fd)) return;
   if (is_taken.exchange(true)) {
     throw UsageError(
-        "this process has had an Accelerator, a ResilientTraining or a parameter_server::Training "
-        "that recovers; make one for all of its steps, as a replacement process begins with the "
-        "first");
+        "this process already had an Accelerator, a ResilientTraining or a "
+        "parameter_server::Training with recovery; use one for all steps, because a replacement "
+        "process starts with the first step");
   }
   link_ = take_inherited(*fd);
   is_standby_ = env::boolean(env::kStandby).value_or(false);
@@ -110,7 +110,7 @@ void LauncherLink::take_rank(const std::function<void()>& while_waiting) {
       }
     }
     if (!is_standby_ && next_word.passed()) {
-      log(LogLevel::kWarning, "still waiting for a place in the job's next generation");
+      log(LogLevel::kWarning, "still waiting for a rank in the job's next generation");
       next_word = Deadline::after(kNextWord);
     }
   }

@@ -22,11 +22,11 @@ ReplicaComparison compare_replicas(std::span<const std::int64_t> hashes) {
 std::string describe(const ReplicaComparison& comparison, std::int64_t step) {
   std::string odd;
   for (const int rank : comparison.odd) odd += concat(odd.empty() ? "rank " : ", rank ", rank);
-  return concat("recovery: after step ", step, " the parameters differ: those of ", odd,
-                " from rank ", comparison.source.value_or(0), "'s",
-                comparison.source ? ", which it takes" : ", and no state has a majority",
-                "; look for state that steps read and that is not named or registered, or for a "
-                "fault of that machine's memory");
+  return concat("recovery: after step ", step, " the parameters of ", odd, " differ from rank ",
+                comparison.source.value_or(0), "'s",
+                comparison.source ? ", which replace them" : ", and no state has a majority",
+                "; check for state that steps read but that is not named or registered, and for "
+                "faulty memory of that machine");
 }
 
 }  // namespace lockstep::inline internal

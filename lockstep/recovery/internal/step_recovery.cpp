@@ -139,21 +139,21 @@ RecoveryAction StepRecovery::carry_out(const RecoveryEvent& event, const Section
         return action;
       case Action::kFailPositionsDiffer:
         throw Error(
-            "the ranks are at different places of the program; each rank must call evaluate(), "
-            "save_state() and wait_for_everyone() as often as the others");
+            "the ranks are in different calls of the program; each rank must call evaluate(), "
+            "save_state() and wait_for_everyone() equally often");
       case Action::kFailStateLost:
         throw Error(
             concat("recovery on rank ", all_.rank(),
-                   ": no rank holds a complete state any more, and there is no copy of it; the "
-                   "job starts again from the newest snapshot that the program loads; "
-                   "memory_every keeps a copy in memory"));
+                   ": no rank has a complete state, and there is no copy of it; the job restarts "
+                   "from the newest snapshot that the program loads; set memory_every to keep a "
+                   "copy in memory"));
       case Action::kGiveUp:
         link_.say_gives_up();
         throw Error(concat("ResilientTraining on rank ", all_.rank(), ": the state after ",
                            state_.source.standing.steps,
-                           " steps or more is lost: no rank holds a complete one any more, and "
-                           "there is no copy of it. Start the job again to begin with step 0; "
-                           "memory_every or snapshots in ResilientOptions keep copies"));
+                           " steps or more is lost: no rank has a complete state, and there is no "
+                           "copy of it; start the job again from step 0; set memory_every or "
+                           "snapshots in ResilientOptions to keep copies"));
       default:
         action = step(state_, attempt(action, section));
     }

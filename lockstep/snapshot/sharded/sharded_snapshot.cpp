@@ -67,8 +67,8 @@ void wait_for_shares(const ShardedSave& save, const Deadline& deadline,
           {.operation = concat("save ", save.directory), .ranks = missing},
           concat("the shard of rank ", join_numbers(missing),
                  stop.stop_requested()
-                     ? " is not there yet, and the run ends; wait for the save before"
-                     : " is not there; see that rank's messages, and whether all ranks see the "
+                     ? " is missing, and the run ends; wait for the save before the end"
+                     : " is missing; check the log of that rank, and that all ranks see the "
                        "directory"));
     }
     never.wait_for(lock, stop, std::min(pause, deadline.remaining()), [] { return false; });

@@ -17,7 +17,7 @@ namespace lockstep {
 namespace {
 
 constexpr const char* kCure =
-    "lower the learning rate, clip gradients, or leave such steps out: non_finite kSkip "
+    "lower the learning rate, clip gradients, or skip such steps: non_finite kSkip "
     "(--non-finite=skip)";
 
 bool goes_on(const TrainerOptions& options) {
@@ -40,7 +40,7 @@ void TrainerLoop::refuse_non_finite(const Metrics& metrics) const {
   throw Error(concat("the training's loss is not finite",
                      step < 0 ? concat(" by step ", state_.time.batches)
                               : concat(" on rank ", rank, " in step ", step),
-                     "; the newest snapshot is from before; ", kCure));
+                     "; the newest snapshot is older; ", kCure));
 }
 
 // A run that resumed from a snapshot of such parameters could not train. They are the same on all
@@ -55,8 +55,7 @@ void TrainerLoop::refuse_non_finite_parameters() const {
   const std::string what =
       concat("the parameter ", bad->key(), " is not finite after step ", state_.time.batches);
   if (!goes_on(options_)) {
-    throw Error(
-        concat(what, ", and no snapshot is made of it; the newest is from before; ", kCure));
+    throw Error(concat(what, ", so no snapshot is saved; the newest is older; ", kCure));
   }
   if (state_.is_main()) log(LogLevel::kWarning, concat("Trainer: ", what));
 }
