@@ -55,7 +55,7 @@ def failpoints():
     said = run([LOCKSTEP, "env"], {"LOCKSTEP_FAILPOINT": "list"})
     if said.returncode == 0:
         return []
-    return re.search("the names: (.*)", said.stderr)[1].split(", ")
+    return re.search("; failpoints: (.*)", said.stderr)[1].split(", ")
 
 
 NAMES = failpoints()

@@ -183,7 +183,7 @@ class DifferenceTest(JobTest):
         other = self.start_elastic(2, "--max-restarts=1")
         self.assertEqual(other.ended(), 1)
         self.assertIn("refused this machine: it was started as --max-restarts=1, and machine-", other.said())
-        self.assertIn("as --max-restarts=3; that has to be the same on all machines", other.said())
+        self.assertIn("as --max-restarts=3; use the same on all machines", other.said())
         agents[0].wait_until_said("as --max-restarts=3")
         self.expect_undisturbed(agents, before)
 
