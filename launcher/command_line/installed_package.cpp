@@ -62,8 +62,8 @@ std::string cmake_prefix_path(const InstalledPackage& package, const char* comma
     return concat(package.prefix.string(), ";", package.libtorch.string());
   }
   std::fprintf(stderr,
-               "lockstep %s: the LibTorch of this Lockstep is gone; add the folder of yours to "
-               "CMAKE_PREFIX_PATH\n",
+               "lockstep %s: the LibTorch of this Lockstep is missing; add the folder of another "
+               "to CMAKE_PREFIX_PATH\n",
                command);
   return package.prefix.string();
 }

@@ -30,7 +30,7 @@ void finish_output() {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
   // Why an earlier write failed is not known any more.
-  if (errno == 0) throw Error("write to stdout: not all of it was taken; is its disk full?");
+  if (errno == 0) throw Error("write to stdout: incomplete; check for a full disk");
   throw SystemError("write to stdout", errno);
 }
 

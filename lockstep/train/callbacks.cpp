@@ -36,8 +36,8 @@ constexpr std::size_t kWaited = 2;
 void check_validates(const char* who, const TrainerState& state) {
   if (state.has_validation) return;
   throw UsageError(concat(who,
-                          ": there is no validation, whose metrics it needs; give fit() "
-                          "validation data and val_check_interval a length"));
+                          ": no validation, whose metrics it needs; pass validation data to "
+                          "fit() and set val_check_interval"));
 }
 
 double metric_of(const char* who, const std::string& monitor, const Metrics& metrics) {
@@ -137,10 +137,9 @@ void EarlyStopping::on_load_checkpoint(TrainerState& state) {
 void EarlyStopping::stop_when_due(TrainerState& state) const {
   const auto* const values = state_.const_data_ptr<double>();
   if (values[kWaited] < std::max(options_.patience, 1)) return;
-  state.stop_reason =
-      concat(options_.monitor, " has got no better ",
-             values[kKnown] > 0 ? concat("than ", values[kBest], " ") : std::string(), "for ",
-             static_cast<int>(values[kWaited]), " validations");
+  state.stop_reason = concat(options_.monitor, " did not improve ",
+                             values[kKnown] > 0 ? concat("on ", values[kBest], " ") : std::string(),
+                             "for ", static_cast<int>(values[kWaited]), " validations");
 }
 
 ModelCheckpoint::ModelCheckpoint(const ModelCheckpointOptions& options) : options_(options) {

@@ -244,8 +244,8 @@ void LogicalShards::Impl::begin_shard(std::int64_t step, int shard) {
   if (shard != first && !is_next) {
     throw UsageError(
         concat("logical_shards: shard ", shard, " of step ", step, " begins on rank ",
-               group_.rank(), ", whose next is ", is_open_ ? next_ : first,
-               "; begin those of local_shards() in their order, each with a backward()"));
+               group_.rank(), ", but the next shard is ", is_open_ ? next_ : first,
+               "; begin the shards of local_shards() in order, each with one backward()"));
   }
   const at::NoGradGuard no_grad;
   seed_step(options_.seed, shard, step, group_.device());
@@ -257,8 +257,8 @@ void LogicalShards::Impl::begin_shard(std::int64_t step, int shard) {
 void LogicalShards::Impl::check_begun() const {
   if (has_begun_) return;
   throw UsageError(
-      "logical_shards: a shard has one backward(); begin_shard() comes before it, and several "
-      "losses of a batch are added up");
+      "logical_shards: backward() without begin_shard(); call begin_shard() first, and backward() "
+      "once per shard: add several losses");
 }
 
 // A gradient of an earlier step would count once for each rank.
@@ -269,7 +269,7 @@ void LogicalShards::Impl::begin_backward() {
     if (!gradient.defined()) continue;
     if (gradient.is_sparse() || at::count_nonzero(gradient).item<std::int64_t>() > 0) {
       throw UsageError(
-          "logical_shards: the gradients of an earlier step must be given up first; call "
+          "logical_shards: the gradients of an earlier step must be cleared first; call "
           "zero_grad() of the optimizer before backward()");
     }
     gradient.reset();
@@ -387,8 +387,8 @@ void LogicalShards::Impl::end_step(std::int64_t step) {
   const double* const count = counts.const_data_ptr<double>();
   if (count[kWeighted] != 0 && count[kWeighted] != count[kShards]) {
     throw UsageError(
-        "logical_shards: some shards of the step have given a weight, and others none; give one "
-        "with each loss or with none");
+        "logical_shards: only some shards of the step have a weight; give one with each loss or "
+        "with none");
   }
   loss_ = count[kLoss];
   const bool divides = count[kWeighted] != 0 && count[kWeight] > 0;
@@ -423,7 +423,7 @@ void LogicalShards::Impl::take_buffers(const std::vector<at::Tensor>& sums, cons
     } else {
       refuse_with_shards(concat("the buffer '", buffer.name,
                                 "', whose integers change in other shards than 0, "
-                                "is not supported; change it in each shard alike"));
+                                "is not supported; change it equally in each shard"));
     }
   }
 }

@@ -77,7 +77,7 @@ class Task {
   /// Logs metrics such as "val_loss". Runs without gradients, with the model in evaluation mode.
   /// With logical_shards ranks may have different numbers of batches: call no collectives.
   virtual void validation_step(Model&, Batch&, StepContext&) {
-    throw UsageError("Trainer: there is validation data, and the task has no validation_step");
+    throw UsageError("Trainer: validation data given, but the task has no validation_step");
   }
   /// The same for Trainer::test; logs "test_loss" and others.
   virtual void test_step(Model&, Batch&, StepContext&) {

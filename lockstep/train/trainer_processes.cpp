@@ -84,7 +84,7 @@ bool starts_processes(const TrainerOptions& options) {
     if (options.num_nodes > 0 && !is_own &&
         options.num_nodes * local_world_size() != world_size()) {
       throw UsageError(concat("Trainer: num_nodes is ", options.num_nodes,
-                              ", and the launcher has ", world_size(), " processes, ",
+                              ", but the launcher started ", world_size(), " processes, ",
                               local_world_size(), " on this machine"));
     }
     return options.devices > 1 && is_own;

@@ -252,16 +252,18 @@ TEST_F(LogicalShardsTest, WhatIsMissingIsSaid) {
   const int first = shards.local_shards().front();
   const at::Tensor loss = net->forward(at::ones({2, 4})).sum();
   const auto message = [](const auto& action) { return message_of<UsageError>(action); };
-  EXPECT_SAYS(message([&] { shards.backward(loss, {}); }), "begin_shard() comes before it");
-  EXPECT_SAYS(message([&] { shards.take_gradients(1, {}); }), "begin_shard() comes before it");
-  EXPECT_SAYS(message([&] { shards.begin_shard(0, first + 1); }), concat("whose next is ", first));
-  EXPECT_SAYS(message([&] { shards.begin_shard(0, all); }), concat("whose next is ", first));
+  EXPECT_SAYS(message([&] { shards.backward(loss, {}); }), "backward() without begin_shard()");
+  EXPECT_SAYS(message([&] { shards.take_gradients(1, {}); }), "backward() without begin_shard()");
+  EXPECT_SAYS(message([&] { shards.begin_shard(0, first + 1); }),
+              concat("the next shard is ", first));
+  EXPECT_SAYS(message([&] { shards.begin_shard(0, all); }), concat("the next shard is ", first));
   shards.begin_shard(0, first);
-  EXPECT_SAYS(message([&] { shards.begin_shard(0, first + 1); }), concat("whose next is ", first));
+  EXPECT_SAYS(message([&] { shards.begin_shard(0, first + 1); }),
+              concat("the next shard is ", first));
   EXPECT_SAYS(message([&] { shards.end_step(0); }),
               concat("before the backward() of shard ", first));
   shards.backward(net->forward(at::ones({2, 4})).sum(), {});
-  EXPECT_SAYS(message([&] { shards.backward(loss, {}); }), "begin_shard() comes before it");
+  EXPECT_SAYS(message([&] { shards.backward(loss, {}); }), "backward() without begin_shard()");
   EXPECT_SAYS(message([&] { shards.end_step(0); }),
               concat("before the backward() of shard ", first + 1));
   shards.begin_shard(0, first + 1);

@@ -93,7 +93,7 @@ TEST_F(TrainerTest, CallbacksStopAndKeepTheBest) {
   const FitResult result = trainer.fit(task, numbered(), numbered());
   EXPECT_EQ(result.end, FitEnd::kStopped);
   EXPECT_EQ(result.time.epochs, 6);
-  EXPECT_SAYS(result.reason, "val_loss has got no better than 0.333333 for 2 validations");
+  EXPECT_SAYS(result.reason, "val_loss did not improve on 0.333333 for 2 validations");
   EXPECT_NE(find_metric(result.metrics, "lr"), nullptr);
   group_.barrier();
   EXPECT_EQ(files_in(path_ + "/run/best"), 2U);
@@ -461,7 +461,7 @@ TEST_F(TrainerTest, RefusesWhatCannotWork) {
   Trainer without(options("1ep"));
   without.add(ModelCheckpoint());
   EXPECT_SAYS(message_of<UsageError>([&] { without.fit(task, numbered()); }),
-              "there is no validation");
+              "no validation, whose metrics it needs");
   Trainer(options("1ba", "used")).fit(task, numbered());
   group_.barrier();
   TrainerOptions anew = options("1ba", "used");

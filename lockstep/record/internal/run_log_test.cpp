@@ -15,7 +15,7 @@ namespace {
 TEST(RunLog, ALineForEachBeginningAndEnd) {
   const TemporaryDirectory folder(std::filesystem::temp_directory_path(), "run-log-");
   RunLog(folder.path()).begin({.step = 3, .ranks = 2, .versions = {{"libtorch", "2.13.0"}}});
-  RunLog(folder.path()).end(7, "stopped: \"val_loss\" has got no better");
+  RunLog(folder.path()).end(7, "stopped: \"val_loss\" did not improve");
   std::ifstream file(folder.path() / "runs.jsonl");
   std::string line;
   ASSERT_TRUE(std::getline(file, line));
@@ -30,7 +30,7 @@ TEST(RunLog, ALineForEachBeginningAndEnd) {
   ASSERT_TRUE(std::getline(file, line));
   const auto end = nlohmann::json::parse(line);
   EXPECT_EQ(end.at("step"), 7);
-  EXPECT_EQ(end.at("how"), "stopped: \"val_loss\" has got no better");
+  EXPECT_EQ(end.at("how"), "stopped: \"val_loss\" did not improve");
 }
 
 TEST(MachineDescription, NamesFromWhatTheSystemTells) {

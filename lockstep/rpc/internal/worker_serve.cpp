@@ -181,7 +181,7 @@ c10::IValue Worker::execute(CallRequest& request) {
     case Kind::kHello:
       return {};
   }
-  throw UsageError("a request of no kind");
+  throw UsageError("a request of unknown kind");
 }
 
 // Before the function runs: who asked may give the value back before it is made.
