@@ -37,6 +37,11 @@ namespace lockstep {
 /// forward and backward() TimeoutError, PeerLost, CommError, UsageError.
 template <class Module>
 requires(!ModuleHolder<Module>) class FullySharded {
+ private:
+  template <class T>
+  using Passed = std::conditional_t<data_parallel::kHoldsTensors<std::remove_cvref_t<T>>,
+                                    std::remove_cvref_t<T>, T&&>;
+
  public:
   explicit FullySharded(std::shared_ptr<Module> module, const FullyShardOptions& options = {})
       : module_(std::move(module)), sharded_(std::make_unique<ShardedModule>(module_, options)) {}
@@ -61,11 +66,23 @@ requires(!ModuleHolder<Module>) class FullySharded {
     return forward(std::forward<Args>(args)...);
   }
 
+  /// Whether forward() can be called with these: tensors among them arrive as values.
+  template <class... Args>
+  static constexpr bool kCanForward = requires(Module& module) {
+    module.forward(std::declval<Passed<Args>>()...);
+  };
+
   /// Calls another function of the module as forward() calls its forward: `function(Module&)`.
   template <class Function>
   decltype(auto) call(Function&& function) {
     const ShardedModule::Forward forward(*sharded_);
     return std::forward<Function>(function)(*module_);
+  }
+
+  /// As loss.backward(), for a loss that is a mean over `weight` samples: as that of
+  /// DistributedDataParallel, for a loss of float32 or float64.
+  void backward(const at::Tensor& loss, const WeightedBackwardOptions& options = {}) {
+    sharded_->backward(loss, options);
   }
 
   /// This rank's pieces, in the order of the module's parameters, each once, and parameters that
@@ -107,6 +124,8 @@ requires(!ModuleHolder<Module>) class FullySharded {
   void eval() { module_->eval(); }
   /// The ranks that have the shards.
   const ProcessGroup& process_group() const { return sharded_->process_group(); }
+  /// The part that does not depend on the module's type.
+  ShardedModule& sharded() const { return *sharded_; }
 
  private:
   template <class T>

@@ -1,10 +1,15 @@
 #include "lockstep/fully_shard/sharded_module.h"
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <utility>
 
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/zeros.h>
 #include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
@@ -14,6 +19,7 @@
 #include "lockstep/ddp/internal/replica_state.h"
 #include "lockstep/fully_shard/internal/full_state.h"
 #include "lockstep/fully_shard/internal/module_parameters.h"
+#include "lockstep/fully_shard/internal/sharded_training_state.h"
 #include "lockstep/fully_shard/internal/sharded_units.h"
 #include "lockstep/fully_shard/internal/unit_plan.h"
 
@@ -140,6 +146,71 @@ bool ShardedModule::casts_inputs() const {
 at::Tensor ShardedModule::cast_input(const at::Tensor& input) const {
   if (!casts_inputs() || !input.defined() || !input.is_floating_point()) return input;
   return input.to(*options_.mp_policy.param_dtype);
+}
+
+void ShardedModule::backward(const at::Tensor& loss, const WeightedBackwardOptions& options) {
+  const auto refuse = [&](const std::string& what) {
+    throw UsageError(concat("FullySharded::backward on rank ", options_.process_group.rank(), ": ",
+                            what));
+  };
+  if (!(options.weight >= 0 && std::isfinite(options.weight))) {
+    refuse(concat("weight=", options.weight,
+                  " is not a number of samples; it must be 0 or more, and finite"));
+  }
+  if (!loss.defined() || loss.numel() != 1 || !loss.requires_grad()) {
+    refuse("the loss must be one number that depends on parameters, the mean over the samples that "
+           "are its weight");
+  }
+  if (loss.scalar_type() != at::kFloat && loss.scalar_type() != at::kDouble) {
+    refuse(concat("the loss is ", c10::toString(loss.scalar_type()),
+                  ", which would round its weight; convert the model's outputs to float32"));
+  }
+  units_->begin_weighted_pass(options.weight);
+  loss.backward(at::full_like(loss, options.weight), options.retain_graph, options.create_graph);
+}
+
+void ShardedModule::shard_optimizer(torch::optim::Optimizer& optimizer) const {
+  const ShardedMembers members(*units_);
+  for (auto& group : optimizer.param_groups()) {
+    for (at::Tensor& parameter : group.params()) {
+      const FlatParameter::Member* const member = members.find(parameter);
+      if (member == nullptr) continue;
+      if (optimizer.state().count(parameter.unsafeGetTensorImpl()) > 0) {
+        throw UsageError(concat("fully_shard on rank ", options_.process_group.rank(),
+                                ": the optimizer has a state of '", member->name,
+                                "' already; prepare it before its first step"));
+      }
+      parameter = member->piece;
+    }
+  }
+}
+
+std::vector<at::Tensor> ShardedModule::pieces_of(const std::vector<at::Tensor>& parameters) const {
+  const ShardedMembers members(*units_);
+  std::vector<at::Tensor> pieces;
+  for (const at::Tensor& parameter : parameters) {
+    const FlatParameter::Member* const member = members.find(parameter);
+    pieces.push_back(member == nullptr ? parameter : member->piece);
+  }
+  return pieces;
+}
+
+double ShardedModule::gradient_norm() const {
+  const at::Tensor squares = at::zeros({}, at::kDouble);
+  for (const auto& [name, piece] : named_parameters()) {
+    if (!piece.grad().defined() || piece.numel() == 0) continue;
+    squares.add_(at::linalg_vector_norm(piece.grad(), 2, at::OptionalIntArrayRef(), false,
+                                        at::kDouble)
+                     .square());
+  }
+  const at::Tensor total = squares.to(options_.process_group.device());
+  options_.process_group.all_reduce(total, {.name = "gradient norm"});
+  return std::sqrt(total.item<double>());
+}
+
+std::unique_ptr<GatheredState> ShardedModule::gathered_state(
+    torch::optim::Optimizer& optimizer) const {
+  return std::make_unique<ShardedTrainingState>(*module_, *units_, optimizer);
 }
 
 TensorDict ShardedModule::named_parameters() const {

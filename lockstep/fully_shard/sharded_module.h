@@ -10,17 +10,22 @@
 #include <c10/core/ScalarType.h>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/replica.h"
 #include "lockstep/snapshot/state_dict.h"
 
 namespace torch::nn {
 class Module;
 }
+namespace torch::optim {
+class Optimizer;
+}
 
 namespace lockstep {
 
 inline namespace internal {
+class GatheredState;
 class ShardedUnits;
-}
+}  // namespace internal
 
 /// Whether a submodule is a unit of its own. `name`: as in named_modules().
 using AutoWrapPolicy =
@@ -93,8 +98,20 @@ class ShardedModule {
   /// The argument of forward in the dtype of gathered parameters, where it is converted.
   at::Tensor cast_input(const at::Tensor& input) const;
 
+  /// As FullySharded::backward(). Collective.
+  void backward(const at::Tensor& loss, const WeightedBackwardOptions& options);
   /// As FullySharded::named_parameters().
   TensorDict named_parameters() const;
+  /// Gives the optimizer this rank's pieces in place of the module's own parameters.
+  /// Errors: UsageError where it has made steps with those.
+  void shard_optimizer(torch::optim::Optimizer& optimizer) const;
+  /// Of this module and an optimizer of its parameters, for SnapshotDirectory. Refers to both.
+  std::unique_ptr<internal::GatheredState> gathered_state(torch::optim::Optimizer& optimizer) const;
+  /// In the same order as `parameters`: this rank's piece of each that is the module's and sharded,
+  /// others as they are.
+  std::vector<at::Tensor> pieces_of(const std::vector<at::Tensor>& parameters) const;
+  /// L2 norm of the gradients of all ranks' pieces. Collective.
+  double gradient_norm() const;
   /// As FullySharded::zero_grad().
   void zero_grad(bool set_to_none);
   /// As FullySharded::set_requires_gradient_sync().

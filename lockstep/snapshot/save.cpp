@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,11 +10,13 @@
 #include <ATen/ops/empty.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/check.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/files/atomic_file.h"
 #include "lockstep/os/files/readable_file.h"
 #include "lockstep/snapshot/internal/archive_writer.h"
 #include "lockstep/snapshot/internal/checksum.h"
+#include "lockstep/snapshot/internal/gathered_state.h"
 #include "lockstep/snapshot/internal/saved_file.h"
 #include "lockstep/snapshot/pickle/pickled.h"
 #include "lockstep/snapshot/pickle/unpickler.h"
@@ -88,15 +91,6 @@ at::Tensor empty_storage(const ZipRecord& record) {
   return at::empty({static_cast<std::int64_t>(record.size_bytes)}, at::kByte);
 }
 
-/// As large, and without memory: to know shapes by.
-at::Tensor absent_storage(const ZipRecord& record) {
-  const c10::Storage storage(c10::Storage::use_byte_size_t(), record.size_bytes,
-                             c10::DataPtr(nullptr, at::kCPU), /*allocator=*/nullptr,
-                             /*resizable=*/false);
-  return at::empty({0}, at::kByte)
-      .set_(storage, 0, {static_cast<std::int64_t>(record.size_bytes)}, {1});
-}
-
 c10::IValue read_archive(const ReadableFile& file, const ZipReaderOptions& options) {
   const ZipReader archive(file, options);
   return read_tree(archive, file.path().string(), [&](const ZipRecord& record) {
@@ -111,7 +105,7 @@ c10::IValue read_archive(const ReadableFile& file, const ZipReaderOptions& optio
 inline namespace internal {
 
 FileDigest save_file(const std::filesystem::path& path, const c10::IValue& value,
-                     const SaveFileOptions& options) {
+                     const SaveFileOptions& options, const GatherWhole& gather) {
   const Pickled pickled = pickle(writable_value(value));
   AtomicFile file(path);
   ChecksumWriter output(file);
@@ -121,10 +115,28 @@ FileDigest save_file(const std::filesystem::path& path, const c10::IValue& value
     const std::string byte_order = "little";
     archive.add(kByteOrderRecord, byte_order.data(), byte_order.size());
     if (!options.note.empty()) archive.add(kNoteRecord, options.note.data(), options.note.size());
+    std::map<const c10::StorageImpl*, std::string> absent;
     for (std::size_t i = 0; i < pickled.storages.size(); ++i) {
+      const std::string name = concat(kStoragePrefix, i);
       const c10::Storage& storage = pickled.storages[i].storage();
-      archive.add(concat(kStoragePrefix, i), storage.data(), storage.nbytes());
+      if (is_absent(pickled.storages[i])) {
+        absent.emplace(storage.unsafeGetStorageImpl(), name);
+      } else {
+        archive.add(name, storage.data(), storage.nbytes());
+      }
     }
+    // Of a disk that is full the archive tells at its end: the other ranks gather to theirs.
+    if (gather) {
+      gather([&](const at::Tensor& stands_for, const std::function<at::Tensor()>& whole) {
+        const auto found = absent.find(stands_for.storage().unsafeGetStorageImpl());
+        if (found == absent.end()) return;
+        const at::Tensor tensor = whole();
+        LOCKSTEP_ASSERT(tensor.storage().nbytes() == stands_for.storage().nbytes());
+        archive.add(found->second, tensor.storage().data(), tensor.storage().nbytes());
+        absent.erase(found);
+      });
+    }
+    LOCKSTEP_ASSERT(absent.empty());
     archive.finish();
   }
   FileDigest digest = output.finish();
@@ -173,12 +185,21 @@ c10::IValue load_verified(const ReadableFile& file) {
   return read_archive(file, {.check_crc = false});
 }
 
+at::Tensor read_absent(const ReadableFile& file, const ZipRecord& record,
+                       const at::Tensor& absent) {
+  const at::Tensor bytes = empty_storage(record);
+  file.read(record.offset_bytes, bytes.mutable_data_ptr(), record.size_bytes);
+  return at::empty({0}, absent.options())
+      .set_(bytes.storage(), absent.storage_offset(), absent.sizes(), absent.strides());
+}
+
 Outline load_outline(const ReadableFile& file) {
   refuse_old_format(file);
   const ZipReader archive(file, {.check_crc = false});
   Outline outline;
   outline.tree = read_tree(archive, file.path().string(), [&](const ZipRecord& record) {
-    at::Tensor storage = absent_storage(record);
+    const auto bytes = static_cast<std::int64_t>(record.size_bytes);
+    at::Tensor storage = absent_tensor({bytes}, {1}, at::kByte);
     outline.records[storage.storage().unsafeGetStorageImpl()] = record;
     return storage;
   });

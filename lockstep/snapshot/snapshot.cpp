@@ -59,18 +59,21 @@ Snapshot snapshot_from(const c10::IValue& dict, const std::string& source) {
   };
 }
 
-}  // namespace internal
-
-Snapshot load_snapshot(const std::filesystem::path& path) {
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error)) return load_sharded(path);
-  const std::string source = concat("load ", path.string());
-  const c10::IValue dict = load(path, {.checksum_required = true});
+Snapshot snapshot_from_file(const c10::IValue& dict, const std::string& source) {
   const c10::IValue about = entry(dict, "lockstep", source);
   if (about.isGenericDict() && !find_value(about, kShareMark).isNone()) {
     throw UsageError(concat(source, ": it is one rank's shard of a snapshot; name its directory"));
   }
   return snapshot_from(dict, source);
+}
+
+}  // namespace internal
+
+Snapshot load_snapshot(const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return load_sharded(path);
+  return snapshot_from_file(load(path, {.checksum_required = true}),
+                            concat("load ", path.string()));
 }
 
 }  // namespace lockstep

@@ -22,6 +22,7 @@
 #include "lockstep/snapshot/pickle/pickled.h"
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/sharded/sharded_snapshot.h"
+#include "lockstep/snapshot/sharded/share_tree.h"
 #include "lockstep/snapshot/sharded_state.h"
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/state_dict.h"
@@ -35,12 +36,6 @@ std::optional<c10::Device> cuda_device(const torch::nn::Module& module) {
     if (tensor.is_cuda()) return tensor.device();
   }
   return std::nullopt;
-}
-
-/// This rank's state among those of the saved ranks; nothing on a rank that is new.
-std::optional<at::Tensor> state_of_rank(const std::vector<at::Tensor>& states, int rank) {
-  if (static_cast<std::size_t>(rank) >= states.size()) return std::nullopt;
-  return states[static_cast<std::size_t>(rank)];
 }
 
 // None where the directory cannot be read: the write will say why.
@@ -131,8 +126,8 @@ void SnapshotDirectory::check_may_save(const SnapshotName& name, const SaveOptio
   knows_later_ = true;
 }
 
-void SnapshotDirectory::save(const torch::nn::Module& module,
-                             const torch::optim::Optimizer& optimizer, const SaveOptions& options) {
+Snapshot SnapshotDirectory::begin_snapshot(const std::optional<c10::Device>& device,
+                                           const SaveOptions& options) {
   if (options.epoch < 0 || options.step < 0) {
     throw UsageError(concat("save a snapshot: epoch ", options.epoch, " and step ", options.step,
                             " must not be negative"));
@@ -142,22 +137,30 @@ void SnapshotDirectory::save(const torch::nn::Module& module,
   Snapshot snapshot{.epoch = options.epoch, .step = options.step};
   snapshot.world_size = group_world_size(group_);
   snapshot.random_state = gather_from_all(group_, random_state(at::kCPU));
-  if (const auto device = cuda_device(module)) {
-    snapshot.cuda_random_state = gather_from_all(group_, random_state(*device));
-  }
-  const auto* sharded = dynamic_cast<const ShardedState*>(&optimizer);
-  if (sharded && !sharded_) snapshot.optimizer = sharded->consolidated_state_dict(0);
+  if (device) snapshot.cuda_random_state = gather_from_all(group_, random_state(*device));
   if (group_rank(group_) == 0) {
     snapshot.extra = options.extra;
     snapshot.values = options.values;
-  } else if (!sharded_) {
-    return;
   }
+  return snapshot;
+}
+
+void SnapshotDirectory::save(const torch::nn::Module& module,
+                             const torch::optim::Optimizer& optimizer, const SaveOptions& options) {
+  Snapshot snapshot = begin_snapshot(cuda_device(module), options);
+  const auto* sharded = dynamic_cast<const ShardedState*>(&optimizer);
+  if (sharded && !sharded_) snapshot.optimizer = sharded->consolidated_state_dict(0);
+  if (group_rank(group_) != 0 && !sharded_) return;
 
   failpoint("save.gathered");
   snapshot.model = state_dict(module);
   if (sharded_) {
-    save_sharded(std::move(snapshot), optimizer);
+    run_on_all(group_, "save a snapshot", [&] {
+      // This rank's states, and all groups.
+      snapshot.optimizer = optimizer_state_dict(optimizer, optimizer.state());
+    });
+    save_sharded(std::move(snapshot),
+                 sharded ? StatePlacement::kSharded : StatePlacement::kReplicated, nullptr);
     return;
   }
   if (!sharded) snapshot.optimizer = optimizer_state_dict(optimizer);
@@ -166,10 +169,13 @@ void SnapshotDirectory::save(const torch::nn::Module& module,
         "save a snapshot: rank 0 of the snapshots is not rank 0 of the sharded optimizer's group; "
         "give SnapshotDirectory the optimizer's group");
   }
-  const SnapshotName name{options.epoch, options.step};
-  write(snapshot_value(snapshot), [this, name](const c10::IValue& value, const std::stop_token&) {
+  write_file({options.epoch, options.step}, snapshot_value(snapshot));
+}
+
+void SnapshotDirectory::write_file(const SnapshotName& name, const c10::IValue& value) {
+  write(value, [this, name](const c10::IValue& written_value, const std::stop_token&) {
     make_snapshot_directory(path_);
-    lockstep::save(path_ / name.file_name(), value);
+    lockstep::save(path_ / name.file_name(), written_value);
     failpoint("save.written");
     written(name);
   });
@@ -200,16 +206,14 @@ void SnapshotDirectory::written(const SnapshotName& name) {
                  [this](const SnapshotName& deleted) { whole_.erase(deleted); });
 }
 
-std::optional<LoadedSnapshot> SnapshotDirectory::load_latest(
-    torch::nn::Module& module, torch::optim::Optimizer& optimizer,
-    const std::function<void(const LoadedSnapshot&)>& check) {
+std::string SnapshotDirectory::choose_for_all(
+    const std::function<void(const std::filesystem::path&)>& read) {
   writing_->finish();  // Its error stays for wait(): here one rank alone would have it.
-  std::optional<Snapshot> snapshot;
   std::string decision;
   std::exception_ptr failure;
   if (group_rank(group_) == 0) {
     try {
-      const std::optional<SnapshotName> chosen = choose(snapshot);
+      const std::optional<SnapshotName> chosen = choose(read);
       decision = chosen ? kChosen + chosen->file_name() : std::string(1, kNothing);
     } catch (const std::exception& error) {
       decision = concat(kFailed, error.what());
@@ -221,27 +225,27 @@ std::optional<LoadedSnapshot> SnapshotDirectory::load_latest(
   if (decision[0] == kFailed) {
     throw PeerFailed(concat("rank 0 failed to ", decision.substr(1)), {.ranks = {0}});
   }
-  if (decision[0] == kNothing) {
-    knows_later_ = true;
-    return std::nullopt;
-  }
+  if (decision[0] == kNothing) knows_later_ = true;
+  return decision.substr(1);
+}
 
-  const std::string file_name = decision.substr(1);
+std::optional<LoadedSnapshot> SnapshotDirectory::load_latest(
+    torch::nn::Module& module, torch::optim::Optimizer& optimizer,
+    const std::function<void(const LoadedSnapshot&)>& check) {
+  std::optional<Snapshot> snapshot;
+  const std::string file_name =
+      choose_for_all([&](const std::filesystem::path& path) { snapshot = load_snapshot(path); });
+  if (file_name.empty()) return std::nullopt;
+
   const std::filesystem::path file = path_ / file_name;
   const std::string source = file.string();
-  const int rank = group_rank(group_);
-  const std::optional<c10::Device> device = cuda_device(module);
-  std::optional<at::Tensor> cpu_state;
-  std::optional<at::Tensor> cuda_state;
+  const OwnRandomState random(group_rank(group_), cuda_device(module));
   LoadedSnapshot resumed{.path = file};
   run_on_all(group_, concat("load ", source), [&] {
     if (!snapshot) snapshot = load_snapshot(file);
     check_state_dict(module, snapshot->model, source);
     check_optimizer_state_dict(optimizer, snapshot->optimizer, source);
-    cpu_state = state_of_rank(snapshot->random_state, rank);
-    if (device) cuda_state = state_of_rank(snapshot->cuda_random_state, rank);
-    if (cpu_state) check_random_state(at::kCPU, *cpu_state);
-    if (cuda_state) check_random_state(*device, *cuda_state);
+    random.check(*snapshot);
     resumed.epoch = snapshot->epoch;
     resumed.step = snapshot->step;
     resumed.extra = std::move(snapshot->extra);
@@ -252,8 +256,7 @@ std::optional<LoadedSnapshot> SnapshotDirectory::load_latest(
 
   load_state_dict(module, snapshot->model, source);
   load_optimizer_state_dict(optimizer, snapshot->optimizer, source);
-  if (cpu_state) set_random_state(at::kCPU, *cpu_state);
-  if (cuda_state) set_random_state(*device, *cuda_state);
+  random.set(*snapshot);
   whole_.insert(*SnapshotName::parse(file_name));
   return resumed;
 }
@@ -265,11 +268,12 @@ std::optional<SnapshotName> SnapshotDirectory::newest() const {
 
 std::optional<Snapshot> SnapshotDirectory::read_latest() const {
   std::optional<Snapshot> snapshot;
-  choose(snapshot);
+  choose([&](const std::filesystem::path& path) { snapshot = load_snapshot(path); });
   return snapshot;
 }
 
-std::optional<SnapshotName> SnapshotDirectory::choose(std::optional<Snapshot>& chosen) const {
+std::optional<SnapshotName> SnapshotDirectory::choose(
+    const std::function<void(const std::filesystem::path&)>& read) const {
   const std::vector<SnapshotName> names = list_snapshots(path_).present;
   std::string newest_problem;
   const auto pass_over = [&](const SnapshotName& name, const Error& error) {
@@ -279,7 +283,7 @@ std::optional<SnapshotName> SnapshotDirectory::choose(std::optional<Snapshot>& c
   };
   for (const SnapshotName& name : names) {
     try {
-      chosen = load_snapshot(path_ / name.file_name());
+      read(path_ / name.file_name());
       return name;
     } catch (const CorruptFile& error) {
       pass_over(name, error);

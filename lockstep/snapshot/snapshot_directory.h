@@ -29,7 +29,9 @@ namespace lockstep {
 inline namespace internal {
 class BackgroundTask;
 class DirectoryLock;
+class GatheredState;
 class StateCopy;
+enum class StatePlacement : int;
 }  // namespace internal
 
 /// Options of SnapshotDirectory.
@@ -140,6 +142,12 @@ class SnapshotDirectory {
       torch::nn::Module& module, torch::optim::Optimizer& optimizer,
       const std::function<void(const LoadedSnapshot&)>& check = {});
 
+  /// The same for a training whose model no rank holds whole, for other parts of Lockstep.
+  /// Collective to its end. Asynchronous: it takes what the rank writes into memory first.
+  void save(internal::GatheredState& state, const SaveOptions& options);
+  std::optional<LoadedSnapshot> load_latest(
+      internal::GatheredState& state, const std::function<void(const LoadedSnapshot&)>& check = {});
+
   /// Reads the newest complete snapshot, chosen as by load_latest(); nullopt if there is none. Not
   /// collective.
   /// Errors: CorruptFile if none is complete; SystemError for an unreadable directory.
@@ -153,9 +161,17 @@ class SnapshotDirectory {
   const std::filesystem::path& path() const { return path_; }
 
  private:
-  std::optional<SnapshotName> choose(std::optional<Snapshot>& chosen) const;
+  /// Snapshots from the newest on, until `read` throws nothing of the first that can be used.
+  std::optional<SnapshotName> choose(
+      const std::function<void(const std::filesystem::path&)>& read) const;
+  /// The file that rank 0 chooses, on every rank; empty: there is none.
+  std::string choose_for_all(const std::function<void(const std::filesystem::path&)>& read);
   void check_may_save(const SnapshotName& name, const SaveOptions& options);
-  void save_sharded(Snapshot snapshot, const torch::optim::Optimizer& optimizer);
+  /// What all ranks contribute, and the program's values.
+  Snapshot begin_snapshot(const std::optional<c10::Device>& device, const SaveOptions& options);
+  void write_file(const SnapshotName& name, const c10::IValue& value);
+  void save_sharded(Snapshot snapshot, internal::StatePlacement placement,
+                    const internal::GatheredState* gathered);
   /// Throws on all ranks if the last asynchronous save failed on any.
   void agree_on_writes();
   /// Runs the action here, or in the background on a copy of `value`.

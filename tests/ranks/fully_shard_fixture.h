@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 #include <torch/nn/functional/activation.h>
+#include <torch/nn/functional/loss.h>
 #include <torch/nn/functional/normalization.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/modulelist.h>
@@ -76,6 +77,10 @@ struct ShardNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(ShardNet);
 
+inline at::Tensor token_loss(const at::Tensor& logits, const at::Tensor& targets) {
+  return torch::nn::functional::cross_entropy(logits, targets);
+}
+
 class FullyShardTest : public Conformance {
  protected:
   // Every rank builds from a seed of its own: only the first exchange can make the models equal.
@@ -110,6 +115,22 @@ class FullyShardTest : public Conformance {
              << name << " differs by " << (ours - value).abs().max().item<double>();
     }
     return ::testing::AssertionSuccess();
+  }
+
+  /// The pieces of all ranks, in rank order.
+  at::Tensor whole_of(const at::Tensor& piece, std::int64_t numel) const {
+    const at::Tensor sizes = zeros(world_size_, at::kLong);
+    sizes[rank_] = piece.numel();
+    group_.all_reduce(sizes);
+    EXPECT_EQ(sizes.sum().item<std::int64_t>(), numel);
+    Tensors all;
+    for (int rank = 0; rank < world_size_; ++rank) {
+      at::Tensor part = at::zeros({sizes[rank].item<std::int64_t>()}, piece.options());
+      if (rank == rank_) part.copy_(piece);
+      group_.broadcast(part, rank);
+      all.push_back(part);
+    }
+    return at::cat(all);
   }
 
   at::Tensor tokens(int step) const {

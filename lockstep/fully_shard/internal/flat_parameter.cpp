@@ -142,11 +142,13 @@ void FlatParameter::reshard() {
 
 // As DistributedDataParallel computes the average: where memory is shared the sum is divided, in
 // the same pass, elsewhere each rank's gradient before it is summed.
-void FlatParameter::fill_gradients(const at::Tensor& flat) {
-  const ProcessGroup& group = options_.group;
-  const bool group_divides = !options_.gradient_divide_factor && group.shares_memory();
-  const double factor =
-      group_divides ? 1 : 1 / options_.gradient_divide_factor.value_or(group.world_size());
+bool FlatParameter::group_divides() const {
+  return !options_.gradient_divide_factor && options_.group.shares_memory();
+}
+
+void FlatParameter::fill_gradients(const at::Tensor& flat, double scale) {
+  const double divisor = options_.gradient_divide_factor.value_or(options_.group.world_size());
+  const double factor = group_divides() ? 1 : scale / divisor;
   for (std::size_t i = 0; i < members_.size(); ++i) {
     at::Tensor& gradient = members_[i].parameter.mutable_grad();
     at::Tensor place = place_in(flat, i);
@@ -169,16 +171,19 @@ void FlatParameter::fill_gradients(const at::Tensor& flat) {
   }
 }
 
-void FlatParameter::reduce_gradients() {
+void FlatParameter::reduce_gradients(double scale) {
   const c10::NoGradGuard no_grad;
   const ProcessGroup& group = options_.group;
   const auto dtype = options_.reduce_dtype.value_or(full_.scalar_type());
   const at::Tensor flat = at::empty({layout_.total()}, shard_.options().dtype(dtype));
-  fill_gradients(flat);
+  fill_gradients(flat, scale);
   at::Tensor part = at::empty({layout_.chunk}, flat.options());
-  const bool group_divides = !options_.gradient_divide_factor && group.shares_memory();
+  const bool averages = group_divides() && scale == 1;
   group.reduce_scatter_tensor(
-      part, flat, {.op = group_divides ? ReduceOp::kAvg : ReduceOp::kSum, .name = options_.name});
+      part, flat, {.op = averages ? ReduceOp::kAvg : ReduceOp::kSum, .name = options_.name});
+  if (group_divides() && !averages) {
+    part.mul_(at::native::wrapped_scalar_tensor(1.0 / group.world_size() * scale));
+  }
   part = part.to(shard_.scalar_type());
   if (gradient_.defined()) {
     gradient_.add_(part);
@@ -218,23 +223,31 @@ void FlatParameter::drop_gradients() {
   for (const Member& member : members_) member.parameter.mutable_grad().reset();
 }
 
-std::vector<at::Tensor> FlatParameter::full_values() const {
+at::Tensor FlatParameter::gather_pieces(const std::vector<at::Tensor>& pieces) const {
   const c10::NoGradGuard no_grad;
-  const at::Tensor whole = at::empty({layout_.total()}, shard_.options());
-  options_.group.all_gather_into_tensor(whole, shard_, {.name = options_.name});
-  std::vector<at::Tensor> values;
-  for (std::size_t i = 0; i < members_.size(); ++i) values.push_back(place_in(whole, i).clone());
-  return values;
+  const auto given = std::ranges::find_if(pieces, [](const auto& one) { return one.defined(); });
+  const auto dtype = given == pieces.end() ? shard_.scalar_type() : given->scalar_type();
+  const at::Tensor chunk = at::zeros({layout_.chunk}, shard_.options().dtype(dtype));
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].defined()) own_part(chunk, i).copy_(pieces[i]);
+  }
+  const at::Tensor whole = at::empty({layout_.total()}, chunk.options());
+  options_.group.all_gather_into_tensor(whole, chunk, {.name = options_.name});
+  return whole;
 }
 
-void FlatParameter::load(std::size_t i, const at::Tensor& value) {
+at::Tensor FlatParameter::value_in(const at::Tensor& flat, std::size_t i) const {
+  return place_in(flat, i).clone();
+}
+
+at::Tensor FlatParameter::piece_of(std::size_t i, const at::Tensor& value) const {
   const c10::NoGradGuard no_grad;
   const Member& member = members_[i];
   // In the order in which the parameter lies in memory.
-  const at::Tensor ordered = at::empty({value.numel()}, shard_.options());
+  const at::Tensor ordered = at::empty({value.numel()}, value.options());
   ordered.as_strided(member.sizes, member.strides).copy_(value);
   const ElementRange held = layout_.piece(options_.group.rank(), i);
-  own_part(shard_, i).copy_(ordered.narrow(0, held.begin, held.size()));
+  return ordered.narrow(0, held.begin, held.size()).clone();
 }
 
 }  // namespace lockstep::inline internal

@@ -61,9 +61,9 @@ class FlatParameter {
   void gather();
   void reshard();
 
-  /// Takes the gradients of the module's tensors, reduces them over all ranks and keeps this rank's
-  /// part, which add up until set_gradients. Collective.
-  void reduce_gradients();
+  /// Takes the gradients of the module's tensors, reduces them over all ranks, multiplies the
+  /// average by `scale` and keeps this rank's part, which add up until set_gradients. Collective.
+  void reduce_gradients(double scale = 1);
   /// Of each member: kNone, kReduced since the last set_gradients, or kLeft in the module's tensor.
   enum GradientState : std::uint8_t { kNone, kReduced, kLeft };
   std::vector<std::uint8_t> gradient_states() const;
@@ -73,16 +73,20 @@ class FlatParameter {
   /// Of the module's tensors.
   void drop_gradients();
 
-  /// All values, in the shapes of the parameters and the dtype of the shards. Collective.
-  std::vector<at::Tensor> full_values() const;
-  /// Of member i, this rank's elements of a value of the whole parameter.
-  void load(std::size_t i, const at::Tensor& value);
+  /// This rank's pieces of all members, or of something that is kept for each of their elements, of
+  /// one dtype; undefined: zeros. The flat tensor of all ranks' pieces. Collective.
+  at::Tensor gather_pieces(const std::vector<at::Tensor>& pieces) const;
+  /// Of member i, what such a flat tensor has, in the parameter's shape and strides, as a copy.
+  at::Tensor value_in(const at::Tensor& flat, std::size_t i) const;
+  /// Of member i, this rank's elements of a tensor of the whole parameter's shape, as a copy.
+  at::Tensor piece_of(std::size_t i, const at::Tensor& value) const;
 
  private:
   at::Tensor lay_out(const std::vector<at::Tensor>& tensors, at::ScalarType dtype) const;
   at::Tensor place_in(const at::Tensor& flat, std::size_t i) const;
   at::Tensor own_part(const at::Tensor& chunk, std::size_t i) const;
-  void fill_gradients(const at::Tensor& flat);
+  bool group_divides() const;
+  void fill_gradients(const at::Tensor& flat, double scale);
 
   Options options_;
   FlatLayout layout_;

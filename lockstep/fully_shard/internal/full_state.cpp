@@ -19,22 +19,27 @@ namespace {
 /// How many differences a message spells out.
 constexpr std::size_t kNamedDifferences = 3;
 
-// In the order of state_dict().
-void for_each_tensor(const torch::nn::Module& module, const std::string& prefix,
-                     const std::function<void(const std::string&, const at::Tensor&)>& action) {
+void visit_tensors_of(const torch::nn::Module& module, const std::string& prefix,
+                      const std::function<void(const std::string&, const at::Tensor&)>& visit) {
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {
-    action(prefix + item.key(), item.value());
+    visit(prefix + item.key(), item.value());
   }
   for (const auto& item : module.named_buffers(/*recurse=*/false)) {
-    action(prefix + item.key(), item.value());
+    visit(prefix + item.key(), item.value());
   }
   for (const auto& child : module.named_children()) {
-    for_each_tensor(*child.value(), prefix + child.key() + ".", action);
+    visit_tensors_of(*child.value(), prefix + child.key() + ".", visit);
   }
 }
 
-void refuse(const std::vector<std::string>& differences) {
-  if (differences.empty()) return;
+}  // namespace
+
+void for_each_tensor(const torch::nn::Module& module,
+                     const std::function<void(const std::string&, const at::Tensor&)>& visit) {
+  visit_tensors_of(module, "", visit);
+}
+
+std::string some_differences(const std::vector<std::string>& differences) {
   std::string list = differences[0];
   for (std::size_t i = 1; i < std::min(differences.size(), kNamedDifferences); ++i) {
     list += "; " + differences[i];
@@ -42,19 +47,16 @@ void refuse(const std::vector<std::string>& differences) {
   if (differences.size() > kNamedDifferences) {
     list += concat("; and ", differences.size() - kNamedDifferences, " more");
   }
-  throw UsageError(
-      concat("FullySharded::load_full_state_dict: the state dict does not fit the "
-             "model: ",
-             list, "; load one of full_state_dict() of the same model"));
+  return list;
 }
-
-}  // namespace
 
 ShardedMembers::ShardedMembers(const ShardedUnits& units) {
   for (const ShardedUnits::Unit& unit : units.units()) {
     for (const auto& flat : unit.flats) {
       for (std::size_t i = 0; i < flat->members().size(); ++i) {
-        places_.emplace(flat->members()[i].parameter.unsafeGetTensorImpl(), Place{flat.get(), i});
+        const FlatParameter::Member& member = flat->members()[i];
+        places_.emplace(member.parameter.unsafeGetTensorImpl(), Place{flat.get(), i});
+        places_of_pieces_.emplace(member.piece.unsafeGetTensorImpl(), Place{flat.get(), i});
       }
     }
   }
@@ -65,9 +67,20 @@ const ShardedMembers::Place* ShardedMembers::place_of(const at::Tensor& paramete
   return found == places_.end() ? nullptr : &found->second;
 }
 
+const ShardedMembers::Place* ShardedMembers::place_of_piece(const at::Tensor& piece) const {
+  const auto found = places_of_pieces_.find(piece.unsafeGetTensorImpl());
+  return found == places_of_pieces_.end() ? nullptr : &found->second;
+}
+
 const FlatParameter::Member* ShardedMembers::find(const at::Tensor& parameter) const {
   const Place* const place = place_of(parameter);
   return place == nullptr ? nullptr : &place->flat->members()[place->index];
+}
+
+std::vector<at::Tensor> pieces_of(const FlatParameter& flat) {
+  std::vector<at::Tensor> pieces;
+  for (const FlatParameter::Member& member : flat.members()) pieces.push_back(member.piece);
+  return pieces;
 }
 
 TensorDict gather_full_state(const torch::nn::Module& module, const ShardedUnits& units,
@@ -75,28 +88,29 @@ TensorDict gather_full_state(const torch::nn::Module& module, const ShardedUnits
   std::map<const void*, at::Tensor> values;
   for (const ShardedUnits::Unit& unit : units.units()) {
     for (const auto& flat : unit.flats) {
-      std::vector<at::Tensor> gathered = flat->full_values();
-      for (std::size_t i = 0; keep && i < gathered.size(); ++i) {
-        values.emplace(flat->members()[i].parameter.unsafeGetTensorImpl(), std::move(gathered[i]));
+      const at::Tensor gathered = flat->gather_pieces(pieces_of(*flat));
+      for (std::size_t i = 0; keep && i < flat->members().size(); ++i) {
+        values.emplace(flat->members()[i].parameter.unsafeGetTensorImpl(),
+                       flat->value_in(gathered, i));
       }
     }
   }
   TensorDict result;
   if (!keep) return result;
-  for_each_tensor(module, "", [&](const std::string& name, const at::Tensor& tensor) {
+  for_each_tensor(module, [&](const std::string& name, const at::Tensor& tensor) {
     const auto value = values.find(tensor.unsafeGetTensorImpl());
     result.emplace_back(name, value == values.end() ? tensor.detach().clone() : value->second);
   });
   return result;
 }
 
-void load_full_state(const torch::nn::Module& module, const ShardedUnits& units,
-                     const TensorDict& values) {
-  const ShardedMembers members(units);
+std::vector<std::string> state_differences(const torch::nn::Module& module,
+                                           const ShardedMembers& members,
+                                           const TensorDict& values) {
   std::map<std::string, at::Tensor> given(values.begin(), values.end());
   std::vector<std::string> differences;
   std::set<std::string> known;
-  for_each_tensor(module, "", [&](const std::string& name, const at::Tensor& tensor) {
+  for_each_tensor(module, [&](const std::string& name, const at::Tensor& tensor) {
     known.insert(name);
     const auto value = given.find(name);
     if (value == given.end()) return differences.push_back(concat("'", name, "' is missing"));
@@ -111,15 +125,27 @@ void load_full_state(const torch::nn::Module& module, const ShardedUnits& units,
   for (const auto& [name, value] : values) {
     if (!known.contains(name)) differences.push_back(concat("'", name, "' is unexpected"));
   }
-  refuse(differences);
+  return differences;
+}
 
+void load_full_state(const torch::nn::Module& module, const ShardedUnits& units,
+                     const TensorDict& values) {
+  const ShardedMembers members(units);
+  const std::vector<std::string> differences = state_differences(module, members, values);
+  if (!differences.empty()) {
+    throw UsageError(concat("FullySharded::load_full_state_dict: the state dict does not fit the "
+                            "model: ",
+                            some_differences(differences),
+                            "; load one of full_state_dict() of the same model"));
+  }
+  std::map<std::string, at::Tensor> given(values.begin(), values.end());
   const c10::NoGradGuard no_grad;
-  for_each_tensor(module, "", [&](const std::string& name, const at::Tensor& tensor) {
+  for_each_tensor(module, [&](const std::string& name, const at::Tensor& tensor) {
     const ShardedMembers::Place* const place = members.place_of(tensor);
-    if (place != nullptr) {
-      place->flat->load(place->index, given.at(name));
-    } else {
+    if (place == nullptr) {
       tensor.copy_(given.at(name));
+    } else {
+      place->piece().copy_(place->flat->piece_of(place->index, given.at(name)));
     }
   });
 }

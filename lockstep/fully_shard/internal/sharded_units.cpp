@@ -4,12 +4,14 @@
 #include <utility>
 
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/check.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/fully_shard/internal/unit_plan.h"
 
 namespace lockstep::inline internal {
@@ -68,6 +70,33 @@ void ShardedUnits::drop_gradients() {
   for (const Unit& unit : units_) {
     for (const auto& flat : unit.flats) flat->drop_gradients();
   }
+  forget_passes();
+}
+
+void ShardedUnits::begin_weighted_pass(double weight) {
+  note_pass(Passes::kWeighted);
+  begins_weighted_ = true;
+  weight_ += weight;
+  if (!sync_) return;
+  const at::Tensor own = at::full({1}, weight_, at::kDouble);
+  double total = 0;
+  for (const at::Tensor& one : gather_from_all(options_.group, own)) total += one.item<double>();
+  scale_ = total > 0 ? options_.group.world_size() / total : 0;
+}
+
+void ShardedUnits::note_pass(Passes kind) {
+  if (passes_ == Passes::kNone) passes_ = kind;
+  if (passes_ == kind) return;
+  throw UsageError(concat("fully_shard on rank ", options_.group.rank(),
+                          ": some of the backward passes between two exchanges have a weight, and "
+                          "others have none; call model.backward(loss, {.weight = n}) for all"));
+}
+
+void ShardedUnits::forget_passes() {
+  passes_ = Passes::kNone;
+  begins_weighted_ = false;
+  weight_ = 0;
+  scale_ = 1;
 }
 
 std::size_t ShardedUnits::unit_of(const at::Tensor& argument) const {
@@ -117,6 +146,7 @@ void ShardedUnits::before_use(const std::vector<at::Tensor>& arguments, const at
 void ShardedUnits::begin_backward() {
   if (in_backward_) return;
   check_unchanged();
+  note_pass(std::exchange(begins_weighted_, false) ? Passes::kWeighted : Passes::kPlain);
   in_backward_ = true;
   last_used_ = kNone;
   for (Unit& unit : units_) unit.is_used_in_backward = false;
@@ -166,7 +196,7 @@ void ShardedUnits::gather(Unit& unit) {
 
 void ShardedUnits::reduce(Unit& unit) {
   for (const auto& flat : unit.flats) {
-    if (flat->is_trained()) flat->reduce_gradients();
+    if (flat->is_trained()) flat->reduce_gradients(scale_);
   }
 }
 
@@ -201,7 +231,10 @@ void ShardedUnits::gradient_ready(std::size_t index, const at::Tensor& arrived) 
 
 void ShardedUnits::backward_ended() {
   const PauseWatching pause;
-  if (sync_) exchange_what_is_left();
+  if (sync_) {
+    exchange_what_is_left();
+    forget_passes();
+  }
   reshard_all();
   in_backward_ = false;
 }
@@ -227,7 +260,7 @@ void ShardedUnits::exchange_what_is_left() {
   const auto* has_gradient = static_cast<const std::uint8_t*>(agreed.const_data_ptr());
   for (FlatParameter* const flat : flats) {
     const auto* const end = has_gradient + flat->members().size();
-    if (std::find(has_gradient, end, FlatParameter::kLeft) != end) flat->reduce_gradients();
+    if (std::find(has_gradient, end, FlatParameter::kLeft) != end) flat->reduce_gradients(scale_);
     flat->set_gradients(has_gradient);
     has_gradient = end;
   }

@@ -60,6 +60,9 @@ class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher
   /// module's tensors, and the next backward that does takes them along.
   void set_sync(bool sync) { sync_ = sync; }
   void drop_gradients();
+  /// Before the backward pass of a loss of this weight: the average is then that by the weights of
+  /// all passes since the last exchange. Collective while sync is on.
+  void begin_weighted_pass(double weight);
 
   void before_use(const std::vector<at::Tensor>& arguments, const at::Tensor* written,
                   const char* operation) override;
@@ -68,9 +71,13 @@ class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher
 
  private:
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+  /// What the gradients are of that were not exchanged yet.
+  enum class Passes : std::uint8_t { kNone, kPlain, kWeighted };
 
   std::size_t unit_of(const at::Tensor& argument) const;
   void begin_backward();
+  void note_pass(Passes kind);
+  void forget_passes();
   void check_unchanged() const;
   [[noreturn]] void refuse_use(const at::Tensor& argument, const char* operation,
                                const char* what) const;
@@ -92,6 +99,10 @@ class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher
   bool in_backward_ = false;
   std::size_t last_used_ = kNone;  // alone
   std::int64_t version_ = 0;       // of the shards, in the last forward
+  Passes passes_ = Passes::kNone;
+  bool begins_weighted_ = false;  // the pass that comes
+  double weight_ = 0;             // of the passes
+  double scale_ = 1;              // of the averages
 };
 
 }  // namespace lockstep::inline internal

@@ -31,4 +31,21 @@ void set_random_state(c10::Device device, const at::Tensor& state) {
   generator.set_state(state.contiguous());
 }
 
+const at::Tensor* OwnRandomState::find(const std::vector<at::Tensor>& states) const {
+  const auto place = static_cast<std::size_t>(rank_);
+  return place < states.size() ? &states[place] : nullptr;
+}
+
+void OwnRandomState::check(const Snapshot& snapshot) const {
+  if (const auto* own = find(snapshot.random_state)) check_random_state(at::kCPU, *own);
+  if (!device_) return;
+  if (const auto* own = find(snapshot.cuda_random_state)) check_random_state(*device_, *own);
+}
+
+void OwnRandomState::set(const Snapshot& snapshot) const {
+  if (const auto* own = find(snapshot.random_state)) set_random_state(at::kCPU, *own);
+  if (!device_) return;
+  if (const auto* own = find(snapshot.cuda_random_state)) set_random_state(*device_, *own);
+}
+
 }  // namespace lockstep::inline internal

@@ -1,8 +1,12 @@
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
+
+#include "lockstep/snapshot/snapshot.h"
 
 namespace lockstep::inline internal {
 
@@ -16,5 +20,22 @@ void set_random_state(c10::Device device, const at::Tensor& state);
 
 /// Throws what set_random_state() would throw for a wrong size or dtype; changes nothing.
 void check_random_state(c10::Device device, const at::Tensor& state);
+
+/// One rank's states among those of a snapshot: of the CPU, and of the device that its model is on,
+/// if any. A rank that the saving run did not have has none, and keeps its own.
+class OwnRandomState {
+ public:
+  OwnRandomState(int rank, std::optional<c10::Device> device) : rank_(rank), device_(device) {}
+
+  /// Throws what set() would, and changes nothing.
+  void check(const Snapshot& snapshot) const;
+  void set(const Snapshot& snapshot) const;
+
+ private:
+  const at::Tensor* find(const std::vector<at::Tensor>& states) const;
+
+  int rank_;
+  std::optional<c10::Device> device_;
+};
 
 }  // namespace lockstep::inline internal

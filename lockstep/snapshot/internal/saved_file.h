@@ -8,14 +8,16 @@
 
 #include "lockstep/os/files/readable_file.h"
 #include "lockstep/snapshot/internal/checksum.h"
+#include "lockstep/snapshot/internal/gathered_state.h"
 #include "lockstep/snapshot/pickle/zip_reader.h"
 #include "lockstep/snapshot/save.h"
 
 namespace lockstep::inline internal {
 
-/// As save(); returns the digest of the file.
+/// As save(); returns the digest of the file. Absent tensors in the value are gathered one after
+/// the other while the file is written; for a tensor that is not theirs `gather` is not called.
 FileDigest save_file(const std::filesystem::path& path, const c10::IValue& value,
-                     const SaveFileOptions& options = {});
+                     const SaveFileOptions& options = {}, const GatherWhole& gather = {});
 
 /// As load(), for a file whose checksum has been verified.
 c10::IValue load_verified(const ReadableFile& file);
@@ -26,6 +28,9 @@ struct Outline {
   /// The record of each storage, by its address: "data/0".
   std::map<const c10::StorageImpl*, ZipRecord> records;
 };
+
+/// The tensor for which an absent tensor of an outline of this file stands.
+at::Tensor read_absent(const ReadableFile& file, const ZipRecord& record, const at::Tensor& absent);
 
 /// Reads the outline of a file, a small part of a large file.
 /// Errors: as load(), for what it reads.

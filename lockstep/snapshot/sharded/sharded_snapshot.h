@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -9,6 +10,8 @@
 #include <ATen/core/ivalue.h>
 
 #include "lockstep/base/internal/deadline.h"
+#include "lockstep/os/files/readable_file.h"
+#include "lockstep/snapshot/internal/gathered_state.h"
 #include "lockstep/snapshot/sharded/snapshot_manifest.h"
 #include "lockstep/snapshot/snapshot.h"
 
@@ -30,9 +33,10 @@ struct ShardedSave {
 /// The dict in one rank's file, from its share_of().
 c10::IValue share_value(const Snapshot& share, const std::string& save_id);
 
-/// Writes a rank's file, and beside it a report for rank 0.
+/// Writes a rank's file, and beside it a report for rank 0. `gather`: as save_file().
 /// Errors: as save().
-void write_share(const ShardedSave& save, int rank, const c10::IValue& value);
+void write_share(const ShardedSave& save, int rank, const c10::IValue& value,
+                 const GatherWhole& gather = {});
 
 /// On rank 0: waits until the files of all ranks exist, writes the manifest, and deletes files of
 /// earlier saves.
@@ -48,6 +52,10 @@ void complete_sharded(const ShardedSave& save, const std::vector<std::string>& m
 /// truncated; SystemError, also if the manifest or a file is missing; UsageError.
 Snapshot load_sharded(const std::filesystem::path& directory);
 
+/// The same with each file's values as `load` reads them, which gets files that are verified.
+Snapshot load_sharded(const std::filesystem::path& directory,
+                      const std::function<c10::IValue(const ReadableFile& file)>& load);
+
 /// Throws what load_sharded() would throw for damage; reads each file once.
 void verify_sharded(const std::filesystem::path& directory);
 
@@ -58,5 +66,7 @@ inline constexpr const char* kShareMark = "share_of";
 /// `source`: for error messages.
 /// Errors: UsageError for another dict, or a newer format.
 Snapshot snapshot_from(const c10::IValue& dict, const std::string& source);
+/// The same of a file that is a snapshot by itself, and not a share.
+Snapshot snapshot_from_file(const c10::IValue& dict, const std::string& source);
 
 }  // namespace lockstep::inline internal

@@ -14,7 +14,7 @@ namespace lockstep::inline internal {
 
 /// Whether each rank holds the state of all parameters, or only its own shard (a sharded
 /// optimizer).
-enum class StatePlacement { kReplicated, kSharded };
+enum class StatePlacement : int { kReplicated, kSharded };
 
 /// Bytes of each tensor that every rank holds: the model's, and the optimizer's if replicated.
 std::vector<std::uint64_t> replicated_bytes(const Snapshot& snapshot, StatePlacement optimizer);

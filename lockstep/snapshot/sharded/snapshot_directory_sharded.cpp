@@ -5,8 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include <torch/optim/optimizer.h>
-
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/deadline.h"
@@ -14,11 +12,10 @@
 #include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/comm/internal/store_wait.h"
 #include "lockstep/os/process/background_task.h"
-#include "lockstep/snapshot/internal/optimizer_state.h"
+#include "lockstep/snapshot/internal/gathered_state.h"
 #include "lockstep/snapshot/pickle/pickled.h"
 #include "lockstep/snapshot/sharded/sharded_snapshot.h"
 #include "lockstep/snapshot/sharded/share_tree.h"
-#include "lockstep/snapshot/sharded_state.h"
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/snapshot_directory.h"
 
@@ -41,21 +38,17 @@ void drop_error(BackgroundTask& task) {
 
 }  // namespace
 
-void SnapshotDirectory::save_sharded(Snapshot snapshot, const torch::optim::Optimizer& optimizer) {
+void SnapshotDirectory::save_sharded(Snapshot snapshot, StatePlacement placement,
+                                     const GatheredState* gathered) {
   if (asynchronous_) agree_on_writes();
   const int rank = group_rank(group_);
-  const bool is_own = dynamic_cast<const ShardedState*>(&optimizer) != nullptr;
-  const StatePlacement kind = is_own ? StatePlacement::kSharded : StatePlacement::kReplicated;
   std::vector<std::string> model_names;
   for (const auto& [name, tensor] : snapshot.model) model_names.push_back(name);
   if (rank != 0) snapshot.random_state = snapshot.cuda_random_state = {};
-  run_on_all(group_, "save a snapshot", [&] {
-    // This rank's states, and all groups.
-    snapshot.optimizer = optimizer_state_dict(optimizer, optimizer.state());
-  });
 
-  const auto all = gather_rows(group_, {static_cast<std::int64_t>(random_number()),
-                                        static_cast<std::int64_t>(own_bytes(snapshot, kind))});
+  const auto all =
+      gather_rows(group_, {static_cast<std::int64_t>(random_number()),
+                           static_cast<std::int64_t>(own_bytes(snapshot, placement))});
   std::vector<std::uint64_t> kept_bytes;
   for (const auto& row : all) kept_bytes.push_back(static_cast<std::uint64_t>(row[1]));
   const SnapshotName name{snapshot.epoch, snapshot.step, true};
@@ -64,14 +57,15 @@ void SnapshotDirectory::save_sharded(Snapshot snapshot, const torch::optim::Opti
                          .epoch = snapshot.epoch,
                          .step = snapshot.step,
                          .world_size = group_world_size(group_)};
-  const std::vector<int> owners = plan_shares(replicated_bytes(snapshot, kind), kept_bytes);
-  const c10::IValue share =
-      share_value(share_of(std::move(snapshot), kind, owners, rank), save.save_id);
+  const std::vector<int> owners = plan_shares(replicated_bytes(snapshot, placement), kept_bytes);
+  c10::IValue share =
+      share_value(share_of(std::move(snapshot), placement, owners, rank), save.save_id);
   const auto complete = [this, save, name, model_names](const std::stop_token& stop) {
     complete_sharded(save, model_names, Deadline::after(share_timeout_), stop);
     written(name);
   };
   if (asynchronous_) {
+    if (gathered != nullptr) share = with_whole_tensors(share, *gathered);
     const auto write_and_complete = [save, rank, complete](const c10::IValue& value,
                                                            const std::stop_token& stop) {
       write_share(save, rank, value);
@@ -82,7 +76,11 @@ void SnapshotDirectory::save_sharded(Snapshot snapshot, const torch::optim::Opti
     write(share, write_and_complete);
     return;
   }
-  run_on_all(group_, "save a snapshot", [&] { write_share(save, rank, share); });
+  run_on_all(group_, "save a snapshot", [&] {
+    if (gathered == nullptr) return write_share(save, rank, share);
+    gather_while(*gathered,
+                 [&](const GatherWhole& gather) { write_share(save, rank, share, gather); });
+  });
   run_on_all(group_, "complete a snapshot", [&] {
     if (rank == 0) complete(std::stop_token());
   });
