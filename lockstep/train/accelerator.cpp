@@ -63,9 +63,11 @@ double Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, d
   if (!sync_gradients() || state_->has_lost_group()) return 0;
   state_->check_summed("clip_grad_norm_");
   double norm = 0;
+  const std::vector<at::Tensor> own = state_->own_parts(parameters);
   state_->attempt_in_step([&] {
-    state_->unscale_gradients(parameters);
-    norm = lockstep::clip_grad_norm_(parameters, max_norm, {.norm_type = norm_type});
+    state_->unscale_gradients(own);
+    norm = lockstep::clip_grad_norm_(
+        own, max_norm, {.norm_type = norm_type, .process_group = state_->shard_group()});
   });
   return norm;
 }
@@ -73,10 +75,24 @@ double Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, d
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
   if (!sync_gradients() || state_->has_lost_group()) return;
   state_->check_summed("clip_grad_value_");
+  const std::vector<at::Tensor> own = state_->own_parts(parameters);
   state_->attempt_in_step([&] {
-    state_->unscale_gradients(parameters);
-    lockstep::clip_grad_value_(parameters, clip_value);
+    state_->unscale_gradients(own);
+    lockstep::clip_grad_value_(own, clip_value);
   });
+}
+
+double Accelerator::get_total_norm(const std::vector<at::Tensor>& parameters) const {
+  return lockstep::get_total_norm(state_->own_parts(parameters),
+                                  {.process_group = state_->shard_group()});
+}
+
+TensorDict Accelerator::get_state_dict(const torch::nn::Module& module) const {
+  for (const auto& replica : state_->replicas) {
+    if (replica->module().get() != &module || replica->sharded() == nullptr) continue;
+    return replica->sharded()->full_state_dict({.rank0_only = true});
+  }
+  return state_dict(module);
 }
 
 void Accelerator::wait_for_everyone() const {

@@ -39,7 +39,7 @@ class [[nodiscard]] AccumulateGuard {
 
  private:
   std::shared_ptr<AcceleratorState> state_;
-  std::vector<std::unique_ptr<NoSyncGuard>> local_;
+  std::vector<std::shared_ptr<void>> local_;
 };
 
 /// Runs the program's own training loop on any number of processes without a change. Follows
@@ -68,6 +68,10 @@ class [[nodiscard]] AccumulateGuard {
 /// off, so that a failed rank restarts all ranks, with a comm hook, a ShardedOptimizer or nccl, and
 /// when two loops over prepared loaders run at once. docs/accelerator.md says what the program must
 /// register.
+///
+/// With Strategy::kFullyShard each rank holds a shard of the model: prepare() takes the parameters'
+/// memory from the module, and gives a prepared optimizer this rank's pieces of them. If a rank
+/// fails, all ranks restart from the newest snapshot.
 ///
 /// Threads: call from the training thread; one accelerator at a time.
 /// Lifetime: objects passed to prepare() by reference must outlive it. What prepare() returns may
@@ -171,6 +175,13 @@ class Accelerator {
   /// The accelerator's precision, for computations outside of prepared models.
   [[nodiscard]] Autocast autocast() const;
 
+  /// Parameters and buffers of a module that is prepared, by their names, as state_dict(). With
+  /// Strategy::kFullyShard gathered, on rank 0, and empty on the others; collective then.
+  TensorDict get_state_dict(const torch::nn::Module& module) const;
+
+  /// As lockstep::get_total_norm, of the gradients as they are. With Strategy::kFullyShard
+  /// collective.
+  double get_total_norm(const std::vector<at::Tensor>& parameters) const;
   /// As lockstep::clip_grad_norm_, on unscaled gradients, when the step is complete; returns the
   /// norm. Otherwise does nothing and returns 0.
   double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
@@ -307,7 +318,7 @@ class Accelerator {
   /// Options of this accelerator.
   const AcceleratorOptions& options() const { return state_->options(); }
 
-  /// The module that was prepared.
+  /// The module that was prepared; with Strategy::kFullyShard its parameters have no values.
   template <class Module>
   std::shared_ptr<Module> unwrap_model(const PreparedModel<Module>& model) const {
     return model.module();

@@ -6,6 +6,7 @@
 #include "lockstep/amp/autocast.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/ddp/distributed_data_parallel_options.h"
+#include "lockstep/fully_shard/sharded_module.h"
 
 namespace lockstep {
 
@@ -18,9 +19,16 @@ enum class NonFinite {
   kStop,    ///< An Error on all ranks, with the parameters unchanged.
 };
 
+/// How several ranks train a model.
+enum class Strategy {
+  kDdp,         ///< Each rank holds the model: DistributedDataParallel.
+  kFullyShard,  ///< Each holds a shard of it and of the optimizer's state: docs/fully-shard.md.
+};
+
 /// Options of Accelerator; names are those of accelerate.Accelerator (docs/accelerator.md). They
 /// must be equal on all ranks.
 struct AcceleratorOptions {
+  Strategy strategy = Strategy::kDdp;
   /// The dtype in which forward of prepared models computes, where Autocast allows it.
   Precision precision = Precision::kFloat32;
   /// Number of batches per optimizer step, each in its own accumulate().
@@ -74,6 +82,8 @@ struct AcceleratorOptions {
   InitOptions init = {};
   /// Options of prepared models; their process_group is set to the accelerator's.
   DistributedDataParallelOptions ddp = {};
+  /// The same with Strategy::kFullyShard.
+  FullyShardOptions fully_shard = {};
 };
 
 }  // namespace lockstep

@@ -19,6 +19,7 @@
 #include "lockstep/one_copy/internal/model_copy.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/recovery/internal/step_recovery.h"
+#include "lockstep/snapshot/internal/gathered_state.h"
 #include "lockstep/train/internal/accelerator_shards.h"
 #include "lockstep/train/internal/accelerator_training.h"
 
@@ -45,11 +46,27 @@ AcceleratorOptions with_one_copy(AcceleratorOptions options) {
   return options;
 }
 
+void check_fully_shard(const AcceleratorOptions& options) {
+  const auto refuse = [](bool is_set, const char* name) {
+    if (!is_set) return;
+    throw UsageError(concat("Accelerator: strategy kFullyShard with ", name,
+                            " is not supported; leave one of them out"));
+  };
+  refuse(options.logical_shards != 0, "logical_shards");
+  refuse(options.one_copy_per_machine, "one_copy_per_machine");
+  refuse(options.memory_every > 0, "memory_every");
+  refuse(options.check_replicas_every > 0 || options.ddp.check_replicas_every > 0,
+         "check_replicas_every");
+  refuse(options.ddp.comm_hook != nullptr, "ddp.comm_hook");
+  refuse(!options.fully_shard.ignored_parameters.empty(), "fully_shard.ignored_parameters");
+}
+
 void check(const AcceleratorOptions& options) {
   if (options.gradient_accumulation_steps < 1) {
     throw UsageError(concat("Accelerator: gradient_accumulation_steps is ",
                             options.gradient_accumulation_steps, ", it must be at least 1"));
   }
+  if (options.strategy == Strategy::kFullyShard) check_fully_shard(options);
 }
 
 bool is_finite(const at::Tensor& tensor) {
@@ -76,12 +93,79 @@ AcceleratorState::AcceleratorState(AcceleratorOptions options, ProcessGroup grou
   check(options_);
   if (options_.logical_shards != 0) shards_ = std::make_unique<AcceleratorShards>(*this);
   if (!group_) join();
+  // Ranks hold gradients of different parameters, of which any may overflow.
+  if (shard_group()) {
+    scaler_ = GradScaler({.enabled = autocast_dtype_ == at::kHalf, .process_group = group_});
+  }
   if (is_discarding()) return;
   if (shards_) shards_->set_group();
   open_sample_log();
 }
 
 AcceleratorState::~AcceleratorState() = default;
+
+TensorDict PreparedReplica::parameters() {
+  if (const ShardedModule* const own = sharded()) return own->named_parameters();
+  TensorDict parameters;
+  for (const auto& item : module()->named_parameters()) {
+    parameters.emplace_back(item.key(), item.value());
+  }
+  return parameters;
+}
+
+std::vector<std::string> PreparedReplica::names_not_finite(const TensorDict& tensors) {
+  std::vector<std::int64_t> are_bad;
+  for (const auto& [name, tensor] : tensors) {
+    are_bad.push_back(tensor.defined() && !is_finite(tensor) ? 1 : 0);
+  }
+  std::vector<std::vector<std::int64_t>> of_ranks{are_bad};
+  if (const ShardedModule* const own = sharded()) {
+    of_ranks = gather_rows(own->process_group(), are_bad);
+  }
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto is_bad = [&](const auto& row) { return row[i] != 0; };
+    if (std::ranges::any_of(of_ranks, is_bad)) names.push_back(tensors[i].first);
+  }
+  return names;
+}
+
+ProcessGroup AcceleratorState::shard_group() const {
+  return options_.strategy == Strategy::kFullyShard ? group_ : ProcessGroup();
+}
+
+FullyShardOptions AcceleratorState::fully_shard_options() const {
+  FullyShardOptions options = options_.fully_shard;
+  options.process_group = group_;
+  return options;
+}
+
+void AcceleratorState::shard_optimizers() {
+  for (const auto& replica : replicas) {
+    if (replica->sharded() == nullptr) continue;
+    for (const auto& stepped : optimizers) replica->sharded()->shard_optimizer(*stepped->optimizer);
+  }
+}
+
+std::vector<at::Tensor> AcceleratorState::own_parts(
+    const std::vector<at::Tensor>& parameters) const {
+  std::vector<at::Tensor> own = parameters;
+  for (const auto& replica : replicas) {
+    if (replica->sharded() != nullptr) own = replica->sharded()->pieces_of(own);
+  }
+  return own;
+}
+
+std::unique_ptr<GatheredState> AcceleratorState::gathered_state() const {
+  if (options_.strategy != Strategy::kFullyShard) return nullptr;
+  if (replicas.size() != 1 || optimizers.size() != 1) {
+    throw UsageError(
+        concat("Accelerator: strategy kFullyShard saves and loads one model and one "
+               "optimizer, and ",
+               replicas.size(), " and ", optimizers.size(), " are prepared"));
+  }
+  return replicas.front()->sharded()->gathered_state(*optimizers.front()->optimizer);
+}
 
 bool AcceleratorState::is_accumulating() const {
   return shards_ ? shards_->is_within_step() : has_gradients_ && !sync_gradients();
@@ -232,11 +316,14 @@ void AcceleratorState::exchange_gradients(const at::Tensor& loss, std::optional<
     total = scaler_.scale(total);
   }
   has_gradients_ = true;
-  if (!weight) {
+  if (weight) {
+    replicas.front()->backward(total, {.weight = *weight});
+  } else {
     total.backward();
-    return;
   }
-  replicas.front()->backward(total, {.weight = *weight});
+  if (!shard_group() || !sync_gradients() || options_.non_finite == NonFinite::kIgnore) return;
+  // Before gradients are clipped, which may hide what is not finite.
+  for (const auto& replica : replicas) replica->measure_gradients();
 }
 
 void AcceleratorState::note_loss(const at::Tensor& loss) {
@@ -424,10 +511,10 @@ bool AcceleratorState::judge(const std::string& text) const {
 
 void AcceleratorState::find_replicas(PreparedOptimizerState& stepped) const {
   for (const auto& replica : replicas) {
-    const std::vector<at::Tensor> parameters = replica->module()->parameters();
+    const TensorDict parameters = replica->parameters();
     const auto is_of_it = [&](const at::Tensor& parameter) {
       return std::ranges::any_of(parameters,
-                                 [&](const auto& own) { return own.is_same(parameter); });
+                                 [&](const auto& own) { return own.second.is_same(parameter); });
     };
     const auto has_some = [&](const auto& group) {
       return std::ranges::any_of(group.params(), is_of_it);
@@ -453,11 +540,13 @@ std::vector<std::string> AcceleratorState::ranks_with_bad_loss() const {
 std::string AcceleratorState::describe_non_finite(const std::vector<std::string>& ranks) const {
   std::vector<std::string> names;
   for (const auto& replica : replicas) {
-    const auto parameters = replica->module()->named_parameters();
-    const std::vector<at::Tensor> gradients = averaged_gradients_of(parameters.values());
-    for (std::size_t i = 0; i < gradients.size(); ++i) {
-      if (gradients[i].defined() && !is_finite(gradients[i])) names.push_back(parameters[i].key());
-    }
+    TensorDict gradients = replica->parameters();
+    std::vector<at::Tensor> parameters;
+    for (const auto& [name, parameter] : gradients) parameters.push_back(parameter);
+    const std::vector<at::Tensor> averages = averaged_gradients_of(parameters);
+    for (std::size_t i = 0; i < averages.size(); ++i) gradients[i].second = averages[i];
+    const std::vector<std::string> more = replica->names_not_finite(gradients);
+    names.insert(names.end(), more.begin(), more.end());
   }
   return concat("step ", steps_ + 1, ": ",
                 ranks.empty()

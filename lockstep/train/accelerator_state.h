@@ -32,6 +32,7 @@ namespace lockstep {
 inline namespace internal {
 class AcceleratorShards;
 class AcceleratorTraining;
+class GatheredState;
 class StepRecovery;
 }  // namespace internal
 
@@ -45,14 +46,21 @@ class PreparedReplica {
 
   /// The module that was prepared.
   virtual std::shared_ptr<torch::nn::Module> module() const = 0;
+  /// Null where each rank has the whole model.
+  virtual ShardedModule* sharded() = 0;
   /// As DistributedDataParallel::backward.
   virtual void backward(const at::Tensor& loss, const WeightedBackwardOptions& options) = 0;
   /// As DistributedDataParallel::zero_grad.
   virtual void zero_grad() = 0;
-  /// As DistributedDataParallel::no_sync.
-  virtual std::unique_ptr<NoSyncGuard> no_sync() = 0;
-  /// As DistributedDataParallel::gradient_norm.
+  /// Gradients stay this rank's own while the returned object lives.
+  virtual std::shared_ptr<void> no_sync() = 0;
+  /// Norm of the gradients of the last backward pass; if sharded, only where it was measured.
   virtual double gradient_norm() const = 0;
+  virtual void measure_gradients() = 0;
+  /// What optimizers take, by the names of the module's parameters, each once.
+  TensorDict parameters();
+  /// Names of tensors that are not finite; if sharded, on any rank, and collective.
+  std::vector<std::string> names_not_finite(const TensorDict& tensors);
   /// Replicates over another group, whose ranks have equal parameters. Collective. With
   /// one_copy_per_machine and `at_boundary`, ranks that share memory make a new copy; otherwise
   /// each rank keeps its own parameters.
@@ -192,6 +200,18 @@ class AcceleratorState {
   /// Registers a prepared loader.
   /// Errors: UsageError for one that was made for another number of ranks or shards.
   void add_loader(const std::shared_ptr<LoaderPosition>& loader);
+  /// With kFullyShard: in prepared optimizers, this rank's pieces replace the parameters of prepared
+  /// models, whichever was prepared first.
+  void shard_optimizers();
+  /// The same for a list of parameters.
+  std::vector<at::Tensor> own_parts(const std::vector<at::Tensor>& parameters) const;
+  /// The ranks that hold different shards; empty: each holds everything.
+  ProcessGroup shard_group() const;
+  /// Options for prepared models. Errors: UsageError for options that an accelerator cannot serve.
+  FullyShardOptions fully_shard_options() const;
+  /// Model and optimizer for a snapshot if no rank holds them whole; otherwise null.
+  /// Errors: UsageError for several of them.
+  std::unique_ptr<internal::GatheredState> gathered_state() const;
   /// The loader of the innermost loop; null outside of loops.
   const LoaderPosition* current_loader() const;
 

@@ -152,10 +152,11 @@ ModelCheckpoint::ModelCheckpoint(const ModelCheckpointOptions& options) : option
 void ModelCheckpoint::on_validation_end(TrainerState& state, const Metrics& metrics) {
   const double value = metric_of("ModelCheckpoint", options_.monitor, metrics);
   if (state.is_dev_run || !std::isfinite(value)) return;
-  write_on_main(state.accelerator, [&] { keep(state, value); });
+  const TensorDict weights = state.accelerator.get_state_dict(state.module);
+  write_on_main(state.accelerator, [&] { keep(state, value, weights); });
 }
 
-void ModelCheckpoint::keep(TrainerState& state, double value) const {
+void ModelCheckpoint::keep(TrainerState& state, double value, const TensorDict& weights) const {
   const fs::path folder = fs::path(state.directory) / kBestFolder;
   std::error_code error;
   fs::create_directories(folder, error);
@@ -180,7 +181,7 @@ void ModelCheckpoint::keep(TrainerState& state, double value) const {
                      {"step", state.time.batches}};
   save(free_path(folder, concat("epoch=", state.epoch, "-step=", state.time.batches, "-",
                                 options_.monitor, "=", text_of(value))),
-       state_dict(state.module), {.note = note.dump()});
+       weights, {.note = note.dump()});
   for (std::size_t i = kept - 1; i < files.size(); ++i) {
     fs::remove(files[i].path, error);
     if (!error) continue;
@@ -209,6 +210,11 @@ void LearningRateMonitor::on_log(TrainerState& state, Metrics& metrics) {
 }
 
 void EmaCallback::on_fit_start(TrainerState& state) {
+  if (state.accelerator.options().strategy == Strategy::kFullyShard) {
+    throw UsageError(
+        "EmaCallback: averages of a model that is sharded are not supported; leave the callback "
+        "out, or train with strategy kDdp (--strategy=ddp)");
+  }
   applied_.reset();
   average_ = std::make_unique<ExponentialMovingAverage>(state.module, options_);
   state.accelerator.register_for_checkpointing("ema", *average_);

@@ -70,7 +70,7 @@ class ModelCheckpoint : public Callback {
   std::string best_model_path(const std::string& directory) const;
 
  private:
-  void keep(TrainerState& state, double value) const;
+  void keep(TrainerState& state, double value, const TensorDict& weights) const;
   bool is_better(double value, double than) const {
     return options_.mode == MonitorMode::kMin ? value < than : value > than;
   }

@@ -16,30 +16,32 @@
 #include "lockstep/base/error.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/fully_shard/fully_shard.h"
 #include "lockstep/train/accelerator_state.h"
 
 /// What Accelerator::prepare returns: small values. Copies refer to the same object, and keep alive
 /// what they share with the accelerator.
 namespace lockstep {
 
-/// A model that all ranks train: DistributedDataParallel whose forward computes in the
-/// accelerator's precision. A tensor that forward returns in float16 or bfloat16 under autocast is
-/// converted to float32. Reach the module through `->` or `*`, the wrapper through ddp().
+/// A model that all ranks train: DistributedDataParallel or FullySharded, whose forward computes in
+/// the accelerator's precision. A tensor that forward returns in float16 or bfloat16 under autocast
+/// is converted to float32. Reach the module through `->` or `*`, the wrapper through ddp() or
+/// fully_sharded().
 template <class Module>
 class PreparedModel {
  public:
   PreparedModel(std::shared_ptr<Module> module, std::shared_ptr<AcceleratorState> state,
                 const DistributedDataParallelOptions& options)
-      : replica_(std::make_shared<Replicated>(std::move(module), options,
-                                              state->options().logical_shards > 0)),
+      : replica_(std::make_shared<Replicated>(std::move(module), options, *state)),
         state_(std::move(state)) {
     state_->replicas.push_back(replica_);
+    state_->shard_optimizers();
   }
 
   /// Calls the module's forward, whatever its signature.
   template <class... Args>
   decltype(auto) forward(Args&&... args) {
-    using Outputs = decltype(replica_->ddp->forward(std::forward<Args>(args)...));
+    using Outputs = decltype(replica_->module_of_type->forward(std::forward<Args>(args)...));
     const auto dtype = state_->autocast_dtype();
     std::optional<Autocast> autocast;
     if (dtype) {
@@ -61,10 +63,22 @@ class PreparedModel {
     return forward(std::forward<Args>(args)...);
   }
 
-  /// The module's parameters, for an optimizer or for clipping.
-  std::vector<at::Tensor> parameters() const { return replica_->ddp->parameters(); }
-  /// The wrapper; a recovery recreates it.
-  DistributedDataParallel<Module>& ddp() const { return *replica_->ddp; }
+  /// The parameters for an optimizer or for clipping.
+  std::vector<at::Tensor> parameters() const {
+    return replica_->fully_sharded ? replica_->fully_sharded->parameters()
+                                   : replica_->ddp->parameters();
+  }
+  /// The wrapper; a recovery recreates it. Errors: UsageError with the other Strategy.
+  DistributedDataParallel<Module>& ddp() const {
+    if (!replica_->ddp) throw UsageError("PreparedModel::ddp: the strategy is kFullyShard");
+    return *replica_->ddp;
+  }
+  FullySharded<Module>& fully_sharded() const {
+    if (!replica_->fully_sharded) {
+      throw UsageError("PreparedModel::fully_sharded: the strategy is kDdp");
+    }
+    return *replica_->fully_sharded;
+  }
   /// The module that was prepared.
   const std::shared_ptr<Module>& module() const { return replica_->module_of_type; }
   Module* operator->() const { return module().get(); }
@@ -73,9 +87,26 @@ class PreparedModel {
  private:
   struct Replicated : PreparedReplica {
     Replicated(std::shared_ptr<Module> module, const DistributedDataParallelOptions& given,
-               bool is_summed_by_shards)
-        : module_of_type(std::move(module)), options(given), keeps_gradients(is_summed_by_shards) {
-      replicate(options);
+               const AcceleratorState& state)
+        : module_of_type(std::move(module)),
+          options(given),
+          keeps_gradients(state.options().logical_shards > 0) {
+      if (state.options().strategy == Strategy::kFullyShard) {
+        fully_sharded.emplace(module_of_type, state.fully_shard_options());
+      } else {
+        replicate(options);
+      }
+    }
+    template <class... Args>
+    decltype(auto) forward(Args&&... args) {
+      if constexpr (FullySharded<Module>::template kCanForward<Args...>) {
+        if (fully_sharded) return fully_sharded->forward(std::forward<Args>(args)...);
+      } else if (fully_sharded) {
+        throw UsageError(
+            "fully_shard: forward takes a tensor by a reference that it may change; take it by "
+            "value or const reference");
+      }
+      return ddp->forward(std::forward<Args>(args)...);
     }
     void replicate(const DistributedDataParallelOptions& how) {
       keeps_own.reset();
@@ -84,14 +115,24 @@ class PreparedModel {
       if (keeps_gradients) keeps_own = no_sync();
     }
     std::shared_ptr<torch::nn::Module> module() const override { return module_of_type; }
+    ShardedModule* sharded() override {
+      return fully_sharded ? &fully_sharded->sharded() : nullptr;
+    }
     void backward(const at::Tensor& loss, const WeightedBackwardOptions& how) override {
-      ddp->backward(loss, how);
+      fully_sharded ? fully_sharded->backward(loss, how) : ddp->backward(loss, how);
     }
-    void zero_grad() override { ddp->zero_grad(); }
-    std::unique_ptr<NoSyncGuard> no_sync() override {
-      return std::unique_ptr<NoSyncGuard>(new NoSyncGuard(ddp->no_sync()));
+    void zero_grad() override { fully_sharded ? fully_sharded->zero_grad() : ddp->zero_grad(); }
+    std::shared_ptr<void> no_sync() override {
+      if (!fully_sharded) return std::shared_ptr<NoSyncGuard>(new NoSyncGuard(ddp->no_sync()));
+      fully_sharded->set_requires_gradient_sync(false);
+      return {nullptr, [this](void*) { fully_sharded->set_requires_gradient_sync(true); }};
     }
-    double gradient_norm() const override { return ddp->gradient_norm(); }
+    double gradient_norm() const override {
+      return fully_sharded ? norm_of_pieces : ddp->gradient_norm();
+    }
+    void measure_gradients() override {
+      if (fully_sharded) norm_of_pieces = fully_sharded->sharded().gradient_norm();
+    }
     void replicate_over(const ProcessGroup& group, bool at_boundary) override {
       DistributedDataParallelOptions now = options;
       now.process_group = group;
@@ -105,13 +146,15 @@ class PreparedModel {
     DistributedDataParallelOptions options;
     bool keeps_gradients;  ///< with logical_shards the accelerator exchanges gradients
     std::optional<DistributedDataParallel<Module>> ddp;
-    std::unique_ptr<NoSyncGuard> keeps_own;
+    std::optional<FullySharded<Module>> fully_sharded;  ///< in its place
+    double norm_of_pieces = 0;
+    std::shared_ptr<void> keeps_own;
   };
 
   // If ranks are lost, calls the module without the wrapper: the step is void.
   template <class... Args>
   decltype(auto) forward_replica(Args&&... args) {
-    if (!state_->can_fail()) return replica_->ddp->forward(std::forward<Args>(args)...);
+    if (!state_->can_fail()) return replica_->forward(std::forward<Args>(args)...);
     if (!state_->has_lost_group()) {
       // Arguments that cannot be passed twice: the error goes to the program.
       constexpr bool kCanRepeat = requires {
@@ -145,6 +188,7 @@ class PreparedOptimizer {
         state_(std::move(state)) {
     stepped_->optimizer = optimizer_;
     state_->optimizers.push_back(stepped_);
+    state_->shard_optimizers();
   }
 
   /// Updates the parameters; does nothing while the step is incomplete or void.

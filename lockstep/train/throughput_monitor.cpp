@@ -39,7 +39,7 @@ Memory memory_of(const c10::Device& device) {
 void ThroughputMonitor::on_log(TrainerState& state, Metrics& metrics) {
   // Gradients are the same on all ranks, and stay until the next step begins.
   if (find_metric(metrics, "grad_norm") == nullptr) {
-    metrics.emplace_back("grad_norm", get_total_norm(state.module.parameters()));
+    metrics.emplace_back("grad_norm", state.accelerator.get_total_norm(state.module.parameters()));
   }
   constexpr double kGib = 1 << 30;
   at::Tensor here;

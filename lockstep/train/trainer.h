@@ -225,6 +225,11 @@ class Trainer {
   FoundBatchSize find_batch_size_here(Task<Module, Batch>& task, const TrainSet& train_set,
                                       const BatchSizeOptions& options) {
     AcceleratorOptions accelerated = accelerator_options(options_);
+    if (accelerated.strategy == Strategy::kFullyShard) {
+      throw UsageError(
+          "Trainer::find_batch_size: not supported with strategy kFullyShard, where no rank can "
+          "step on its own; try batch sizes with fast_dev_run");
+    }
     accelerated.recover = false;
     accelerated.logical_shards = 0;
     // Each rank steps separately, and needs its own parameters.

@@ -89,7 +89,8 @@ AcceleratorOptions accelerator_options(const TrainerOptions& options) {
   if (options.profiler == Profiler::kSimple && !ddp.step_timer) {
     ddp.step_timer = std::make_shared<StepTimer>();
   }
-  return {.precision = options.precision,
+  return {.strategy = options.strategy,
+          .precision = options.precision,
           .gradient_accumulation_steps = options.gradient_accumulation_steps,
           .split_batches = options.split_batches,
           .logical_shards = options.logical_shards,
@@ -107,7 +108,8 @@ AcceleratorOptions accelerator_options(const TrainerOptions& options) {
           .check_replicas_every = options.check_replicas_every,
           .one_copy_per_machine = options.one_copy_per_machine,
           .init = options.init,
-          .ddp = std::move(ddp)};
+          .ddp = std::move(ddp),
+          .fully_shard = options.fully_shard};
 }
 
 DataLoaderOptions train_loader_options(const TrainerOptions& options) {

@@ -32,6 +32,9 @@ struct TrainerOptions {
   /// Length of the training run, all runs before a resume included. Lengths in seconds, here and
   /// below, are compared when metrics are logged.
   std::string max_duration = "10ep";
+  /// What each rank holds of the model: see AcceleratorOptions. On the command line: ddp or
+  /// fully_shard.
+  Strategy strategy = Strategy::kDdp;
   /// Samples per batch on each rank; with split_batches on all ranks together.
   std::int64_t batch_size = 32;
   bool split_batches = false;
@@ -108,6 +111,7 @@ struct TrainerOptions {
   int num_nodes = 0;
   InitOptions init = {};
   DistributedDataParallelOptions ddp = {};
+  FullyShardOptions fully_shard = {};
 };
 
 /// Adds a Trainer's options to those of the program, under their own names: --max-duration=20ep,

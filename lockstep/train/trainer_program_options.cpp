@@ -19,6 +19,8 @@ using Seconds = std::chrono::duration<double>;
 template <class Enum, std::size_t N>
 using Names = std::array<std::pair<const char*, Enum>, N>;
 
+constexpr Names<Strategy, 2> kStrategy = {
+    {{"ddp", Strategy::kDdp}, {"fully_shard", Strategy::kFullyShard}}};
 constexpr Names<NonFinite, 4> kNonFinite = {{{"ignore", NonFinite::kIgnore},
                                              {"report", NonFinite::kReport},
                                              {"skip", NonFinite::kSkip},
@@ -87,6 +89,8 @@ void add_ranks(ProgramOptions& program, TrainerOptions& options) {
   program.add("ddp.static_graph", options.ddp.static_graph, "each step uses the same parameters");
   program.add("ddp.check_replicas_every", options.ddp.check_replicas_every,
               "steps between comparisons of the ranks' parameters; 0: never");
+  program.add("fully_shard.reshard_after_forward", options.fully_shard.reshard_after_forward,
+              "free a unit's parameters after forward, and gather them again in backward");
 }
 
 }  // namespace
@@ -95,6 +99,8 @@ void add_trainer_options(ProgramOptions& program, TrainerOptions& options) {
   program.set_group("Training");
   program.add("max_duration", options.max_duration,
               "length of the run: 10ep epochs, 100ba steps, 5000sp samples or 90sec");
+  program.add("strategy", options.strategy, kStrategy,
+              "ddp, or fully_shard: each rank holds a shard of the model");
   program.add("batch_size", options.batch_size, "samples per batch on each rank");
   program.add("split_batches", options.split_batches,
               "batch_size is the global batch, divided over the ranks");

@@ -1,6 +1,6 @@
 """Fully sharded training beside PyTorch's FSDP2, and with ranks that die in it.
 
-    fully_shard.py FULLY_SHARD_WORKER [unittest arguments]
+    fully_shard.py LOCKSTEP FULLY_SHARD_WORKER [unittest arguments]
 
 The same weights and data on both sides, 100 steps, on the CPU: FSDP2 over Gloo, Lockstep over each backend. Parameters
 and the norms by which gradients were clipped must be within 1e-6. Units are the blocks; every third step has two
@@ -8,7 +8,9 @@ micro-batches, of which the first is not exchanged.
 """
 
 import os
+import re
 import signal
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -26,7 +28,7 @@ from cases import some
 from free_ports import free_port
 from rank_process import RankProcess, place
 
-WORKER = os.path.abspath(sys.argv[1])
+LOCKSTEP, WORKER = map(os.path.abspath, sys.argv[1:3])
 TOKENS, WIDTH, STEPS = 11, 24, 100
 OPTIMIZERS = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-3),
@@ -167,5 +169,40 @@ class Faults(unittest.TestCase):
                 ranks[0].expect_error("TimeoutError", group="default", own_rank=0, ranks=[1], timeout_ms=2000)
 
 
+class Restarts(unittest.TestCase):
+    """Jobs of an Accelerator, of which a rank is killed: all ranks restart from the newest snapshot."""
+
+    def job(self, folder, strategy, ranks, steps, killed_at=-1):
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("LOCKSTEP_")} | {"OMP_NUM_THREADS": "1"}
+        result = subprocess.run(
+            [LOCKSTEP, "run", "--standalone", f"--nproc-per-node={ranks}", "--max-restarts=1", WORKER, "accelerator",
+             strategy, folder, str(steps), str(killed_at)],
+            env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result
+
+    def bits(self, result):
+        return re.findall(r"ends with (\d+)", result.stdout)
+
+    def test_a_killed_rank_costs_the_steps_since_the_newest_snapshot_and_no_bit(self):
+        for ranks in (2, 3):
+            with self.subTest(ranks=ranks), tempfile.TemporaryDirectory() as folder:
+                expected = self.bits(self.job(f"{folder}/ddp", "ddp", ranks, 30))
+                self.assertEqual(len(expected), 1)
+                self.assertEqual(self.bits(self.job(f"{folder}/undisturbed", "fully_shard", ranks, 30)), expected)
+                killed = self.job(f"{folder}/killed", "fully_shard", ranks, 30, killed_at=18)
+                self.assertEqual(re.findall(r"begins at step (\d+)", killed.stdout), ["0", "16"])
+                self.assertEqual(self.bits(killed), expected)
+                self.assertIn("all ranks restart from the newest snapshot", killed.stderr)
+
+    def test_other_numbers_of_ranks_go_on_with_the_bits_of_replicas(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ends = {strategy: [self.bits(self.job(f"{folder}/{strategy}", strategy, ranks, steps))
+                               for ranks, steps in ((3, 8), (1, 16), (2, 24), (4, 32))]
+                    for strategy in ("ddp", "fully_shard")}
+            self.assertEqual(ends["fully_shard"], ends["ddp"])
+            self.assertEqual(len({bits for bits, in ends["ddp"]}), 4, ends)
+
+
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])

@@ -1,14 +1,21 @@
 // The C++ side of tests/python/fully_shard.py: a small network of tokens, fully sharded.
-//   fully_shard_worker train SGD|AdamW FILE_OF_WEIGHTS RESULT   trains as the test does with
-//   PyTorch's FSDP2 fully_shard_worker die PLACE    trains until rank 1 kills itself in step 3, at
-//   PLACE: forward, backward fully_shard_worker for-ever     trains until something ends it
+//   train SGD|AdamW FILE_OF_WEIGHTS RESULT   trains as the test does with PyTorch's FSDP2
+//   die PLACE      trains until rank 1 kills itself in step 3, at PLACE: forward, backward
+//   for-ever       trains until something ends it
+//   accelerator ddp|fully_shard FOLDER STEPS KILLED_AT   under an Accelerator, from the newest
+//       snapshot in FOLDER on; the last rank of the first generation kills itself in that step
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <ATen/ATen.h>
+#include <torch/data/datasets/base.h>
+#include <torch/data/datasets/map.h>
+#include <torch/data/transforms/stack.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/modulelist.h>
@@ -19,11 +26,14 @@
 #include <torch/optim/sgd.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/env.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/fully_shard.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/program/run_main.h"
 #include "lockstep/snapshot/snapshot.h"
+#include "lockstep/train/accelerator.h"
+#include "tests/workers/live_worker.h"
 
 namespace lockstep::fully_shard_worker {
 namespace {
@@ -135,8 +145,67 @@ void train(const std::string& kind, const std::string& weights, const std::strin
   }
 }
 
+struct TokenRows : torch::data::datasets::Dataset<TokenRows, torch::data::Example<>> {
+  torch::data::Example<> get(std::size_t index) override {
+    const at::Tensor row =
+        (at::arange(5) * 3 + static_cast<std::int64_t>(index)).remainder(kTokens);
+    return {row, (row * 5 + 1).remainder(kTokens)};
+  }
+  std::optional<std::size_t> size() const override { return 70; }
+};
+
+// Ten steps of seven samples are an epoch, of two micro-batches each.
+void train_accelerated(Strategy strategy, const std::string& folder, std::int64_t steps,
+                       std::int64_t killed_at) {
+  constexpr std::int64_t kSaveEvery = 4;
+  Accelerator accelerator({.strategy = strategy,
+                           .gradient_accumulation_steps = 2,
+                           .split_batches = true,
+                           .directory = folder,
+                           .fully_shard = {.auto_wrap_policy = module_wrap_policy<BlockImpl>()}});
+  Net net;
+  {
+    const at::NoGradGuard no_grad;
+    for (at::Tensor& value : net->parameters()) {
+      value.copy_((at::arange(value.numel(), at::kFloat).view_as(value) + 1).sin() / 4);
+    }
+  }
+  torch::optim::AdamW adamw(net->parameters(), 1e-2);
+  auto [model, optimizer] = accelerator.prepare(net, adamw);
+  auto loader = accelerator.make_data_loader(
+      TokenRows().map(torch::data::transforms::Stack<>()), {.batch_size = 7});
+  accelerator.load_state();
+  accelerator.print("begins at step ", accelerator.steps());
+  const bool is_first = env::integer(env::kRestartCount).value_or(0) == 0;
+  const bool is_last_rank = accelerator.process_index() + 1 == accelerator.num_processes();
+  while (accelerator.steps() < steps) {
+    for (auto& batch : loader) {
+      const auto accumulating = accelerator.accumulate();
+      optimizer.zero_grad();
+      const at::Tensor logits = model(batch.data);
+      if (is_first && is_last_rank && accelerator.steps() == killed_at) std::raise(SIGKILL);
+      accelerator.backward(torch::nn::functional::cross_entropy(logits.flatten(0, 1),
+                                                                batch.target.flatten()));
+      optimizer.step();
+      if (!accelerator.sync_gradients()) continue;
+      if (accelerator.steps() % kSaveEvery == 0) accelerator.save_state();
+      if (accelerator.steps() == steps) break;
+    }
+  }
+  std::uint64_t bits = testing::kEmptyHash;
+  for (const auto& [name, value] : accelerator.get_state_dict(*net)) testing::hash(bits, value);
+  accelerator.print("ends with ", bits);
+  accelerator.end_training();
+}
+
 int run(int argc, char** argv) {
   const std::string command = argc > 1 ? argv[1] : "";
+  if (command == "accelerator" && argc == 6) {
+    train_accelerated(
+        std::string(argv[2]) == "fully_shard" ? Strategy::kFullyShard : Strategy::kDdp, argv[3],
+        std::stoll(argv[4]), std::stoll(argv[5]));
+    return 0;
+  }
   init_process_group();
   if (command == "train" && argc == 5) {
     train(argv[2], argv[3], argv[4]);
@@ -145,7 +214,7 @@ int run(int argc, char** argv) {
   } else if (command == "for-ever" && argc == 2) {
     train_for_ever("");
   } else {
-    throw UsageError("usage: fully_shard_worker train|die|for-ever …");
+    throw UsageError("usage: fully_shard_worker train|die|for-ever|accelerator …");
   }
   return 0;
 }

@@ -15,7 +15,7 @@
 namespace lockstep::inline internal {
 
 /// As save(); returns the digest of the file. Absent tensors in the value are gathered one after
-/// the other while the file is written; for a tensor that is not theirs `gather` is not called.
+/// the other while the file is written, by `gather`.
 FileDigest save_file(const std::filesystem::path& path, const c10::IValue& value,
                      const SaveFileOptions& options = {}, const GatherWhole& gather = {});
 

@@ -10,6 +10,7 @@
 #include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/recovery/internal/step_recovery.h"
 #include "lockstep/recovery/internal/tensor_copies.h"
+#include "lockstep/snapshot/internal/gathered_state.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/internal/tensor_difference.h"
 #include "lockstep/snapshot/save.h"
@@ -323,9 +324,11 @@ void Accelerator::save_state(const std::string& directory) {
   }
   state_->run_on_survivors([&] {
     SnapshotDirectory& snapshots = snapshots_in(directory);
+    const std::unique_ptr<internal::GatheredState> gathered = state_->gathered_state();
     snapshots.claim();
     c10::IValue values;
     run_on_all(process_group(), "save a state", [&] { values = state_->values(); });
+    if (gathered) return snapshots.save(*gathered, state_->save_options(values));
     snapshots.save(*state_->replicas.front()->module(), *state_->optimizers.front()->optimizer,
                    state_->save_options(values));
   });
@@ -352,17 +355,19 @@ bool Accelerator::load_state(const std::string& directory) {
   if (state_->is_discarding() && !state_->arrive_to_load(snapshots_in(directory))) return true;
   SnapshotDirectory& snapshots = snapshots_in(directory);
   if (snapshots.path() == options().directory) snapshots.claim();
-  torch::optim::Optimizer& optimizer = *state_->optimizers.front()->optimizer;
+  const std::unique_ptr<internal::GatheredState> gathered = state_->gathered_state();
   const auto source_of = [](const LoadedSnapshot& one) {
     return concat("load ", one.path.string());
   };
   std::optional<LoadedSnapshot> resumed;
   try {
-    resumed = snapshots.load_latest(*state_->replicas.front()->module(), optimizer,
-                                    [&](const LoadedSnapshot& found) {
-                                      state_->check_values(found.values, source_of(found));
-                                      state_->take_registered(found.values, source_of(found));
-                                    });
+    const auto check = [&](const LoadedSnapshot& found) {
+      state_->check_values(found.values, source_of(found));
+      state_->take_registered(found.values, source_of(found));
+    };
+    resumed = gathered ? snapshots.load_latest(*gathered, check)
+                       : snapshots.load_latest(*state_->replicas.front()->module(),
+                                               *state_->optimizers.front()->optimizer, check);
   } catch (...) {
     state_->give_back_registered();
     throw;

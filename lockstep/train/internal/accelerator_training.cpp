@@ -380,8 +380,14 @@ using internal::AcceleratorTraining;
 using internal::StepRecovery;
 
 void AcceleratorState::join() {
-  if (!options_.recover || !StepRecovery::is_offered()) {
+  const bool is_offered = options_.recover && StepRecovery::is_offered();
+  if (!is_offered || options_.strategy == Strategy::kFullyShard) {
     group_ = init_process_group(options_.init);
+    if (is_offered && group_.rank() == 0) {
+      log(LogLevel::kWarning,
+          "strategy kFullyShard: a failed rank takes its shards along, so that all ranks restart "
+          "from the newest snapshot");
+    }
     return;
   }
   training_ = std::make_unique<AcceleratorTraining>(*this);

@@ -4,9 +4,6 @@
 #include <string>
 #include <tuple>
 
-#include <ATen/ops/isfinite.h>
-#include <torch/nn/module.h>
-
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/log.h"
@@ -46,14 +43,11 @@ void TrainerLoop::refuse_non_finite(const Metrics& metrics) const {
 // A run that resumed from a snapshot of such parameters could not train. They are the same on all
 // ranks.
 void TrainerLoop::refuse_non_finite_parameters() const {
-  const auto parameters = state_.module.named_parameters();
-  const auto is_bad = [](const auto& one) {
-    return !at::isfinite(one.value().detach()).all().template item<bool>();
-  };
-  const auto bad = std::ranges::find_if(parameters, is_bad);
-  if (bad == parameters.end()) return;
+  PreparedReplica& replica = *accelerator_.state_->replicas.front();
+  const std::vector<std::string> names = replica.names_not_finite(replica.parameters());
+  if (names.empty()) return;
   const std::string what =
-      concat("the parameter ", bad->key(), " is not finite after step ", state_.time.batches);
+      concat("the parameter ", names.front(), " is not finite after step ", state_.time.batches);
   if (!goes_on(options_)) {
     throw Error(concat(what, ", so no snapshot is saved; the newest is older; ", kCure));
   }
