@@ -142,7 +142,7 @@ class SnapshotDirectory {
       torch::nn::Module& module, torch::optim::Optimizer& optimizer,
       const std::function<void(const LoadedSnapshot&)>& check = {});
 
-  /// The same for a training whose model no rank holds whole, for other parts of Lockstep.
+  /// The same for a training run whose model no rank holds whole, for other parts of Lockstep.
   /// Collective to its end. Asynchronous: it takes what the rank writes into memory first.
   void save(internal::GatheredState& state, const SaveOptions& options);
   std::optional<LoadedSnapshot> load_latest(

@@ -200,8 +200,8 @@ class AcceleratorState {
   /// Registers a prepared loader.
   /// Errors: UsageError for one that was made for another number of ranks or shards.
   void add_loader(const std::shared_ptr<LoaderPosition>& loader);
-  /// With kFullyShard: in prepared optimizers, this rank's pieces replace the parameters of prepared
-  /// models, whichever was prepared first.
+  /// With kFullyShard: in prepared optimizers, this rank's pieces replace the parameters of
+  /// prepared models, whichever was prepared first.
   void shard_optimizers();
   /// The same for a list of parameters.
   std::vector<at::Tensor> own_parts(const std::vector<at::Tensor>& parameters) const;

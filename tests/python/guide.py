@@ -51,7 +51,8 @@ class FullyShard(unittest.TestCase):
     """docs/fully-shard.md"""
 
     def test_examples_are_compiled(self):
-        compiled = without_spaces((ROOT / "tests/ranks/fully_shard_test.cpp").read_text())
+        compiled = "".join(without_spaces((ROOT / f"tests/ranks/{name}_test.cpp").read_text())
+                           for name in ("fully_shard", "fully_shard_accelerator"))
         examples = re.findall(r"```cpp\n(.*?)```", (ROOT / "docs/fully-shard.md").read_text(), re.DOTALL)
         self.assertGreater(len(examples), 0)
         for example in examples:

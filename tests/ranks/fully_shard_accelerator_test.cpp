@@ -11,6 +11,8 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/data/dataloader.h>
+#include <torch/data/samplers/sequential.h>
 #include <torch/optim/adam.h>
 
 #include "lockstep/optim/optimizers.h"
@@ -261,6 +263,27 @@ TEST_F(FullyShardAccelerator, TakesAnOptimizerThatWasPreparedFirst) {
   for (std::size_t i = 0; i < given.size(); ++i) EXPECT_TRUE(given[i].is_same(pieces[i])) << i;
   EXPECT_EQ(model.fully_sharded().unit_names().size(), 3U);
   EXPECT_SAYS(message_of<UsageError>([&] { model.ddp(); }), "kFullyShard");
+}
+
+// The example of docs/fully-shard.md: the test `guide` finds it here.
+TEST_F(FullyShardAccelerator, RunsTheExampleOfTheGuide) {
+  using BlockImpl = torch::nn::LinearImpl;
+  torch::nn::Sequential net = make_units_net();
+  AdamW adam(net->parameters(), {.lr = 0.02});
+  auto data = torch::data::make_data_loader<torch::data::samplers::SequentialSampler>(
+      sine_rows(4 * world_size_), 2);
+
+  lockstep::Accelerator accelerator(
+      {.strategy = lockstep::Strategy::kFullyShard,
+       .fully_shard = {.auto_wrap_policy = lockstep::module_wrap_policy<BlockImpl>()}});
+  auto [model, optimizer, loader] = accelerator.prepare(net, adam, std::move(data));
+
+  for (auto& batch : loader) {
+    optimizer.zero_grad();
+    accelerator.backward(at::mse_loss(model(batch.data), batch.target));
+    optimizer.step();
+  }
+  EXPECT_EQ(accelerator.steps(), 2);
 }
 
 TEST_F(FullyShardAccelerator, RefusesWhatItCannotDo) {
