@@ -80,7 +80,7 @@ Gradients gradients_of(torch::optim::Optimizer& optimizer) {
   for (auto& group : optimizer.param_groups()) {
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
   }
-  Gradients result{.shared = CopyPlaces(parameters), .lists = {}};
+  Gradients result{.shared = CopyPlaces::of_own_gradients(parameters), .lists = {}};
   for (const auto& [copy, indices] : result.shared.copies) {
     for (const std::size_t index : indices) check_dtype(copy->view(index).scalar_type());
   }

@@ -31,7 +31,7 @@ struct Gradients {
 };
 
 Gradients gradients_of(const GradientList& parameters) {
-  Gradients all{.shared = CopyPlaces(parameters)};
+  Gradients all{.shared = CopyPlaces::of_own_gradients(parameters)};
   GradientList& gradients = all.tensors;
   for (const at::Tensor& parameter : with_separate_gradients(all.shared.ordinary)) {
     if (parameter.grad().is_sparse()) {

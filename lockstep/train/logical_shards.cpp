@@ -26,6 +26,7 @@
 #include "lockstep/nn/internal/batch_norm_interception.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/nn/tensor_parallel.h"
+#include "lockstep/one_copy/internal/model_copy.h"
 #include "lockstep/recovery/internal/step_seed.h"
 
 namespace lockstep {
@@ -127,6 +128,7 @@ class LogicalShards::Impl {
   bool adopt_gradient(const at::Tensor& parameter, std::size_t flat);
   static bool copy_gradient(const at::Tensor& parameter, const Place& place,
                             const std::vector<at::Tensor>& flats);
+  void note_sums() const;
   void push_buffer(const Buffer& buffer, double fraction_of_step, const at::Tensor& changed,
                    const std::vector<at::Tensor>& flats) const;
   void take_buffers(const std::vector<at::Tensor>& sums, const double* changes);
@@ -404,10 +406,20 @@ void LogicalShards::Impl::end_step(std::int64_t step) {
     if (!options_.gradient_as_bucket_view) gradient = gradient.clone();
     parameters_[i].mutable_grad() = gradient;
   }
+  note_sums();
   take_buffers(sums, count + kCounts + parameters_.size());
   is_open_ = false;
   // What is drawn before the next step is the same on all ranks.
   seed_step(options_.seed, options_.shards, step, group_.device());
+}
+
+// One copy per machine takes gradients for this rank's own, unless it learns that they are sums.
+void LogicalShards::Impl::note_sums() const {
+  if (!ModelCopy::any()) return;
+  for (const at::Tensor& parameter : parameters_) {
+    const auto [copy, index] = ModelCopy::find(parameter);
+    if (copy) copy->note_sum(index);
+  }
 }
 
 void LogicalShards::Impl::take_buffers(const std::vector<at::Tensor>& sums, const double* changes) {

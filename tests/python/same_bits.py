@@ -105,6 +105,41 @@ class SameBits(LiveAcceleratorTest):
                     self.assertEqual(recoveries(job.errors), 1, job.errors)
                     self.expect_failpoints(job, failpoint)
 
+    def test_with_one_copy_per_machine(self):
+        for kind in ("shards", "shards+fused", "shards+fused+fp16"):
+            for ranks in (2, 3, 4):
+                with self.subTest(kind=kind, ranks=ranks):
+                    job = self.start(ranks=ranks, steps=STEPS, arguments=(kind + "+onecopy",))
+                    self.assertEqual(self.end_of(job), self.one_rank(kind))
+
+    def test_with_one_copy_when_ranks_are_killed_in_its_update(self):
+        self.need_failpoints()
+        for kind, places in (("shards+fused", ("begin", "handed", "prepared", "written", "complete")),
+                             ("shards", ("begun", "chunk"))):
+            for number, place in enumerate(places):
+                # Clipping hands nothing over: each place is passed once in a step.
+                failpoint = f"update.{place}:25:kill:{number % 3}"
+                with self.subTest(kind=kind, failpoint=failpoint):
+                    job = self.start(steps=STEPS, arguments=(kind + "+onecopy",),
+                                     environment={"LOCKSTEP_FAILPOINT": failpoint})
+                    self.assertEqual(self.end_of(job), self.one_rank(kind))
+                    self.assertEqual(recoveries(job.errors), 1, job.errors)
+                    self.expect_failpoints(job, failpoint)
+
+    def test_with_one_copy_when_the_job_is_resized(self):
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+            job = self.start(ranks=3, steps=200, arguments=("shards+fused+onecopy",),
+                             environment={"ACCELERATOR_WORKER_FOLDER": folder})
+            processes = job.wait_for_begin(3)
+            os.kill(processes[1], signal.SIGKILL)
+            job.wait_for_begin(3)
+            for ranks in (2, 1, 7):
+                job.wait_for_step(job.last_step() + 20)
+                self.scale(job, ranks)
+                job.wait_for_begin(ranks)
+            self.assertEqual(self.end_of(job), self.one_rank("shards+fused", steps=200))
+            self.expect_audited(folder)
+
     def test_when_the_job_is_resized(self):
         # 8 ranks are more than there are shards: two of them have no work.
         for first, changes in ((2, (3, 1, 4)), (1, (6, 2)), (3, (8, 3))):

@@ -22,7 +22,10 @@
 namespace lockstep::testing {
 namespace {
 
-class LogicalShardsTest : public AcceleratorTest {};
+class LogicalShardsTest : public AcceleratorTest {
+ protected:
+  bool may_have_one_copy() const { return world_size_ > 1 && group_.shares_memory(); }
+};
 
 // Parameters as programs have them: of other dtypes and strides, without elements, frozen, used
 // twice, and not used by each shard.
@@ -144,7 +147,8 @@ TEST_F(LogicalShardsTest, TrainingsHaveTheBitsOfOneProcess) {
     const auto draw = [&](int least, int most) {
       return least + static_cast<int>(random() % static_cast<std::uint32_t>(most - least + 1));
     };
-    ShardedRun run{.net = draw(0, 1) == 0 ? MakeNet(odd_net) : MakeNet(dropout_net),
+    bool is_odd = draw(0, 1) == 0;
+    ShardedRun run{.net = is_odd ? MakeNet(odd_net) : MakeNet(dropout_net),
                    .shards = draw(1, 11),
                    .samples = draw(1, 90),
                    .batch_size = draw(1, 4),
@@ -152,6 +156,7 @@ TEST_F(LogicalShardsTest, TrainingsHaveTheBitsOfOneProcess) {
                    .has_weights = draw(0, 2) == 0};
     if (draw(0, 3) == 0) {  // Whose layers refuse a single sample.
       run.net = batch_norm_net;
+      is_odd = false;
       run.batch_size = 2;
       run.samples = run.shards * run.batch_size * draw(1, 4);
     }
@@ -162,6 +167,10 @@ TEST_F(LogicalShardsTest, TrainingsHaveTheBitsOfOneProcess) {
     const Outcome expected = by_one_process(run);
     expect_same_bits(by_logical_shards(run, options), expected);
     expect_same_bits(by_ranks(run, {.logical_shards = run.shards}), expected);
+    if (may_have_one_copy() && !is_odd) {
+      expect_same_bits(by_ranks(run, {.logical_shards = run.shards, .one_copy_per_machine = true}),
+                       expected);
+    }
     if (::testing::Test::HasFailure()) return;
   }
 }
@@ -181,6 +190,10 @@ TEST_F(LogicalShardsTest, LargeGradientsHaveTheBitsOfOneProcess) {
               run, {.shards = shards, .process_group = group_, .gradient_as_bucket_view = is_view}),
           expected);
       expect_same_bits(by_ranks(run, {.logical_shards = shards}), expected);
+      if (!may_have_one_copy()) continue;
+      AcceleratorOptions one_copy{.logical_shards = shards, .one_copy_per_machine = true};
+      one_copy.ddp.gradient_as_bucket_view = is_view;
+      expect_same_bits(by_ranks(run, one_copy), expected);
     }
   }
 }

@@ -141,8 +141,6 @@ TEST_F(SameBits, WhatIsNotSupportedIsRefused) {
   };
   EXPECT_SAYS(message({.gradient_accumulation_steps = 3, .logical_shards = 4}),
               "set logical_shards=12");
-  EXPECT_SAYS(message({.logical_shards = 4, .one_copy_per_machine = true}),
-              "one_copy_per_machine is not supported");
   EXPECT_SAYS(
       message({.logical_shards = 4, .ddp = {.comm_hook = std::make_shared<AllReduceHook>()}}),
       "comm_hook");

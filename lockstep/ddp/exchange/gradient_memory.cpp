@@ -27,7 +27,8 @@ namespace {
 
 using Source = GradientMemory::Source;
 
-// The sources that this thread has opened; those that are closed or gone are dropped on the way.
+// The sources that this thread has opened, of which the last one serves first; those that are closed
+// or gone are dropped on the way.
 thread_local std::vector<std::weak_ptr<Source>> opened_here;
 
 // Shared memory that was handed out. Who frees memory may know nothing but its address: see "raw
@@ -83,8 +84,8 @@ class GradientAllocator final : public c10::Allocator {
 
  private:
   static c10::DataPtr from_source(std::size_t bytes) {
-    for (const std::weak_ptr<Source>& weak : opened_here) {
-      const std::shared_ptr<Source> source = weak.lock();
+    for (auto weak = opened_here.rbegin(); weak != opened_here.rend(); ++weak) {
+      const std::shared_ptr<Source> source = weak->lock();
       if (!source || !source->serves(bytes)) continue;
       try {
         const at::Tensor tensor = source->allocate(static_cast<std::int64_t>(bytes));

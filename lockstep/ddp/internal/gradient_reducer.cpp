@@ -183,7 +183,7 @@ std::optional<int> GradientReducer::withdraw_vote() {
 std::optional<double> GradientReducer::gradient_norm() {
   const MutexLock lock(mutex_);
   if (plan_.one_copy && !has_norm_) {
-    const CopyPlaces all(parameters_);
+    const auto all = CopyPlaces::of_own_gradients(parameters_);
     exchange_.sum_of_squares.fill_(all.average_in_place().of_backward);
     has_norm_ = all.hold_gradients();
   }

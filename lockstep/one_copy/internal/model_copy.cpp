@@ -33,7 +33,7 @@ namespace {
 constexpr std::align_val_t kLine{64};
 // Fewer elements are not worth another thread.
 constexpr std::int64_t kGrainElements = std::int64_t{1} << 15;
-// In the place of an offset: a gradient without elements. No gradient lies there.
+// In the place of an offset: a gradient of which peers read no elements. No gradient lies there.
 constexpr std::int64_t kOfNoElements = 1;
 
 std::byte* allocate_lines(std::size_t bytes) {
@@ -223,6 +223,7 @@ void ModelCopy::meet(const char* what) const {
 void ModelCopy::before_gradient(std::size_t index) {
   // Survivors may still read the gradients of the last step.
   if (is_broken_) throw_broken();
+  if (has_sum(index)) held_[index] = {};
   at::Tensor& gradient = parameters_[index].mutable_grad();
   if (!gradient.defined() || !gradient.is_meta()) return;
   if (holds_gradient(index)) {
@@ -291,7 +292,8 @@ void ModelCopy::check_gradients_are_held(const char* call,
                                          const std::vector<std::size_t>& indices) const {
   for (const std::size_t index : indices) {
     const at::Tensor& gradient = parameters_[index].grad();
-    if (!gradient.defined() || gradient.is_meta()) continue;
+    if (has_sum(index)) check_sum(call, index);
+    if (has_sum(index) || !gradient.defined() || gradient.is_meta()) continue;
     throw UsageError(concat(call, name_, " on rank ", group_.rank(), ": the gradient of '",
                             names_[index],
                             "' is this rank's alone; run the last backward before it outside of "
@@ -323,7 +325,10 @@ void ModelCopy::hand_over(const std::vector<std::size_t>& indices, std::uint64_t
       XXH64(indices.data(), indices.size() * sizeof(std::size_t), digest));
   for (const std::size_t index : indices) {
     std::int64_t offset = 0;
-    if (holds_gradient(index)) {
+    if (has_sum(index)) {
+      find_sum(index);
+      if (held_[index].gradient.defined()) offset = -kOfNoElements;
+    } else if (holds_gradient(index)) {
       const at::Tensor& gradient = held_[index].gradient;
       offset = gradient.numel() == 0
                    ? kOfNoElements
@@ -373,19 +378,25 @@ void ModelCopy::find_sources(const std::vector<std::size_t>& indices) {
     if (averaged != 0 && averaged != ranks) {
       forget_sources();
       throw UsageError(concat("step of ", name_, ": the gradient of '", names_[index],
-                              "' was given up on some ranks after it was clipped or unscaled; call "
-                              "zero_grad() on every rank or on none"));
+                              "' was given up on some ranks after it was clipped, unscaled or "
+                              "summed over logical shards; call zero_grad() on every rank or on "
+                              "none"));
     }
   }
 }
 
 void ModelCopy::forget_sources() {
   for (auto& sources : sources_) sources.clear();
+  for (Held& held : held_) {
+    if (held.is_sum) held.gradient.reset();
+  }
 }
 
 void ModelCopy::average(std::size_t index, std::int64_t begin, std::int64_t elements,
                         std::byte* target) const {
-  if (held_[index].is_averaged) {
+  if (has_sum(index)) {
+    copy_sum(index, begin, elements, target);
+  } else if (held_[index].is_averaged) {
     copy_averages(index, begin, elements, target);
   } else {
     average_sources(index, begin, elements, target);
@@ -447,6 +458,7 @@ ModelCopy::Squares ModelCopy::average_in_place(const std::vector<std::size_t>& i
 }
 
 ModelCopy::Squares ModelCopy::average_part(std::size_t index) {
+  LOCKSTEP_ASSERT(!has_sum(index));
   // A rank without a gradient has one from now on, as after an all-reduce.
   if (!holds_gradient(index)) {
     const at::Tensor& view = views_[index];

@@ -103,6 +103,11 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   /// and is not written to any more. Undefined: there is none. `weight` multiplies the average;
   /// equal on all ranks, also on those without a gradient.
   void hold_gradient(std::size_t index, const at::Tensor& gradient, double weight = 1);
+  /// .grad of the parameter is a sum with the same bits on all ranks, or undefined on all. A step
+  /// uses it until a backward pass adds to it. Each rank has the whole sum: a lost rank takes no part
+  /// of it along.
+  void note_sum(std::size_t index) { held_[index] = {.is_sum = true}; }
+  bool has_sum(std::size_t index) const { return held_[index].is_sum; }
   /// Discards all held gradients.
   void give_up_gradients();
   /// The averages over all ranks, in new tensors; undefined if no rank holds a gradient.
@@ -249,6 +254,10 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   void copy_averages(std::size_t index, std::int64_t begin, std::int64_t elements,
                      std::byte* target) const;
   Squares average_part(std::size_t index);
+  void check_sum(const char* call, std::size_t index) const;
+  void find_sum(std::size_t index);
+  void copy_sum(std::size_t index, std::int64_t begin, std::int64_t elements,
+                std::byte* target) const;
 
   void check_gradients_are_held(const char* call, const std::vector<std::size_t>& indices) const;
   /// Publishes the offsets of this rank's gradients at `indices`, and reads those of all ranks.
@@ -305,6 +314,8 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
     bool is_averaged = false;
     float factor = 1;
     double squares = 0;  ///< of that part, when it was averaged
+    /// .grad is a sum that all ranks have; `gradient` is it while ranks hand over and step.
+    bool is_sum = false;
   };
   std::vector<Held> held_;
   /// What optimizers keep; undefined in memory of an earlier generation until their first step.
@@ -350,6 +361,9 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
 /// The parameters that are in copies of this process, and the ordinary ones.
 struct CopyPlaces {
   explicit CopyPlaces(const std::vector<at::Tensor>& parameters);
+  /// Those whose gradients are this rank's alone until ranks average them. The others are ordinary,
+  /// also those of which .grad is a sum that all ranks have.
+  static CopyPlaces of_own_gradients(const std::vector<at::Tensor>& parameters);
 
   /// See ModelCopy, for all copies.
   ModelCopy::Squares average_in_place() const;
@@ -366,6 +380,10 @@ struct CopyPlaces {
   };
   std::vector<OfCopy> copies = {};
   std::vector<at::Tensor> ordinary = {};
+
+ private:
+  using IsOrdinary = bool (*)(const ModelCopy& copy, std::size_t index);
+  CopyPlaces(const std::vector<at::Tensor>& parameters, IsOrdinary is_ordinary);
 };
 
 /// The averages over all ranks: copies for one copy per machine, else what .grad holds. Collective

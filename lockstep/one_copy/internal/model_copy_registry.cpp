@@ -66,11 +66,18 @@ ModelCopy::~ModelCopy() {
   --registry.copies;
 }
 
-CopyPlaces::CopyPlaces(const std::vector<at::Tensor>& parameters) {
+CopyPlaces::CopyPlaces(const std::vector<at::Tensor>& parameters)
+    : CopyPlaces(parameters, [](const ModelCopy&, std::size_t) { return false; }) {}
+
+CopyPlaces CopyPlaces::of_own_gradients(const std::vector<at::Tensor>& parameters) {
+  return {parameters, [](const ModelCopy& copy, std::size_t index) { return copy.has_sum(index); }};
+}
+
+CopyPlaces::CopyPlaces(const std::vector<at::Tensor>& parameters, IsOrdinary is_ordinary) {
   std::vector<std::vector<bool>> is_known;
   for (const at::Tensor& parameter : parameters) {
     const ModelCopy::Place place = ModelCopy::find(parameter);
-    if (!place.copy) {
+    if (!place.copy || is_ordinary(*place.copy, place.index)) {
       ordinary.push_back(parameter);
       continue;
     }

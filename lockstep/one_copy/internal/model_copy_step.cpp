@@ -150,6 +150,7 @@ void ModelCopy::end_step(const std::function<void()>& run_shard) {
   }
   for (const PrivateMapping::Range& range : pages_) memory_->own().drop(range);
   for (const std::size_t index : stepping_) {
+    if (has_sum(index)) continue;  // As with replicas .grad stays.
     held_[index] = {};
     at::Tensor& seen = parameters_[index].mutable_grad();
     if (seen.defined() && seen.is_meta()) seen.reset();

@@ -43,7 +43,6 @@ void check_options(const AcceleratorOptions& options) {
                   options.logical_shards * options.gradient_accumulation_steps,
                   " and leave the other option out"));
   }
-  if (options.one_copy_per_machine) refuse("one_copy_per_machine is not supported; leave one out");
   const DistributedDataParallelOptions& ddp = options.ddp;
   if (ddp.comm_hook) {
     refuse(concat("comm_hook '", ddp.comm_hook->describe(), "' is not supported; leave one out"));
@@ -214,6 +213,8 @@ const LoaderPosition& AcceleratorShards::position() const {
 }
 
 void AcceleratorShards::begin_shard(const ShardPlace& place) {
+  // The step is void already; this rank may have been in the middle of a shard.
+  if (state_.has_lost_group()) return;
   place_ = place;
   const LoaderPosition& loader = *state_.loaders.front();
   if (!loader.is_within_step()) {
@@ -258,11 +259,10 @@ void AcceleratorShards::backward(const at::Tensor& loss, std::optional<double> w
                             .weight = at.samples() > 0 ? weight : std::optional(0.0)};
   LogicalShards& steps = this->steps();
   steps.begin_backward();
-  if (at.samples() > 0) {
-    at::Tensor total = loss * weight.value_or(counted.fraction_of_step);
-    if (state_.scaler().is_enabled()) total = state_.scaler_.scale(total);
-    total.backward();
-  }
+  at::Tensor total = loss * weight.value_or(counted.fraction_of_step);
+  // A rank without samples unscales the sum, too.
+  if (state_.scaler().is_enabled()) total = state_.scaler_.scale(total);
+  if (at.samples() > 0) total.backward();
   has_shard_ = false;
   steps.take_gradients(at.samples() > 0 ? loss.item<double>() : 0, counted);
   if (!at.is_last_shard()) return;
