@@ -42,18 +42,25 @@ bool is_synchronized(const torch::nn::Module& module) {
   return norm != nullptr && is_intercepted(norm->weight, norm->running_mean);
 }
 
-// A rank computes its shards one after the other, and another rank as many or not: layers that
-// communicate in forward would not meet.
-void check_module(const torch::nn::Module& root) {
+bool has_sync_batch_norm(const torch::nn::Module& root) {
+  return std::ranges::any_of(root.modules(), [](const auto& module) {
+    return module->template as<SyncBatchNormImpl>() != nullptr ||
+           is_synchronized<torch::nn::BatchNorm1dImpl>(*module) ||
+           is_synchronized<torch::nn::BatchNorm2dImpl>(*module) ||
+           is_synchronized<torch::nn::BatchNorm3dImpl>(*module);
+  });
+}
+
+// Layers that communicate in forward meet only where all shards of a step run at once.
+void check_module(const torch::nn::Module& root, int shards, int ranks) {
+  if (shards != ranks && has_sync_batch_norm(root)) {
+    refuse_with_shards(concat(
+        "a SyncBatchNorm needs as many ranks as shards, since all shards of a step must run at "
+        "once, and there are ",
+        ranks, " ranks for ", shards,
+        " shards; use BatchNorm, whose statistics are those of each shard"));
+  }
   for (const auto& module : root.modules()) {
-    if (module->as<SyncBatchNormImpl>() != nullptr ||
-        is_synchronized<torch::nn::BatchNorm1dImpl>(*module) ||
-        is_synchronized<torch::nn::BatchNorm2dImpl>(*module) ||
-        is_synchronized<torch::nn::BatchNorm3dImpl>(*module)) {
-      refuse_with_shards(
-          "a SyncBatchNorm is not supported, as ranks compute their shards one after the other; "
-          "use BatchNorm, whose statistics are those of each shard");
-    }
     if (module->as<ColumnParallelLinearImpl>() != nullptr ||
         module->as<RowParallelLinearImpl>() != nullptr ||
         module->as<VocabParallelEmbeddingImpl>() != nullptr) {
@@ -95,6 +102,7 @@ class LogicalShards::Impl {
   const ShardBlock& own() const { return own_; }
   double loss() const { return loss_; }
   bool is_within_step() const { return is_open_; }
+  bool needs_every_backward() const { return has_sync_batch_norm_; }
 
   void begin_shard(std::int64_t step, int shard);
   void begin_backward();
@@ -137,6 +145,7 @@ class LogicalShards::Impl {
   const LogicalShardsOptions options_;
   const ProcessGroup group_;
   const ShardBlock own_;
+  bool has_sync_batch_norm_ = false;
   std::vector<at::Tensor> parameters_;
   std::vector<Place> places_;  // of parameters
   std::vector<Buffer> buffers_;
@@ -168,7 +177,8 @@ LogicalShards::Impl::Impl(const std::vector<std::shared_ptr<torch::nn::Module>>&
   }
   std::unordered_set<const c10::TensorImpl*> seen;
   for (const auto& module : modules_) {
-    check_module(*module);
+    check_module(*module, options_.shards, group_.world_size());
+    has_sync_batch_norm_ = has_sync_batch_norm_ || has_sync_batch_norm(*module);
     find_tensors(*module, seen);
   }
   counts_ = add(at::kDouble, number_of_counts());
@@ -472,7 +482,9 @@ void LogicalShards::begin_shard(std::int64_t step, int shard) {
 void LogicalShards::backward(const at::Tensor& loss, const ShardWeight& weight) {
   impl_->begin_backward();
   const bool counts = weight.fraction_of_step > 0;
-  if (counts) (loss * weight.weight.value_or(weight.fraction_of_step)).backward();
+  if (counts || needs_every_backward()) {
+    (loss * (counts ? weight.weight.value_or(weight.fraction_of_step) : 0)).backward();
+  }
   impl_->take_gradients(counts ? loss.item<double>() : 0, weight);
 }
 
@@ -490,6 +502,10 @@ void LogicalShards::end_step(std::int64_t step) {
 
 double LogicalShards::loss() const {
   return impl_->loss();
+}
+
+bool LogicalShards::needs_every_backward() const {
+  return impl_->needs_every_backward();
 }
 
 bool LogicalShards::is_within_step() const {

@@ -68,8 +68,9 @@ struct ShardWeight {
 ///
 /// Threads: call from the training thread.
 /// Lifetime: keeps the modules and the group alive.
-/// Errors: UsageError for a device other than the CPU, and for layers that communicate in forward
-/// (SyncBatchNorm, tensor parallelism), since ranks compute their shards one after the other.
+/// Errors: UsageError for a device other than the CPU, for tensor-parallel layers, and for a
+/// SyncBatchNorm unless there are as many ranks as shards: ranks meet in these layers, and compute
+/// their shards one after the other.
 class LogicalShards {
  public:
   LogicalShards(const std::vector<std::shared_ptr<torch::nn::Module>>& modules,
@@ -106,6 +107,10 @@ class LogicalShards {
   /// Errors: UsageError if a shard of this rank is missing, or for another step number; else as
   /// Work::wait.
   void end_step(std::int64_t step);
+
+  /// Whether a shard without samples also needs its forward and backward passes, because all ranks
+  /// meet in them (SyncBatchNorm): a backward pass of the loss times 0.
+  bool needs_every_backward() const;
 
   /// Mean loss over the samples of the last complete step; NaN before the first.
   double loss() const;

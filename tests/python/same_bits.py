@@ -140,6 +140,25 @@ class SameBits(LiveAcceleratorTest):
             self.assertEqual(self.end_of(job), self.one_rank("shards+fused", steps=200))
             self.expect_audited(folder)
 
+    def test_with_sync_batch_norm_on_as_many_ranks_as_shards(self):
+        options = {"ranks": 4, "steps": 60, "arguments": ("shards4+syncbn",)}
+        expected = self.undisturbed_end(**options)
+        for backend in ("shm", "gloo"):
+            with self.subTest(backend=backend):
+                job = self.start(backend=backend, **options)
+                processes = job.wait_for_begin(4)
+                for number, victim in enumerate((1, 0)):
+                    job.wait_for_step(20 * (number + 1))
+                    os.kill(processes[victim], signal.SIGKILL)
+                    processes = job.wait_for_begin(4)
+                self.assertEqual(self.end_of(job), expected)
+                self.assertEqual(recoveries(job.errors), 2, job.errors)
+
+    def test_with_sync_batch_norm_on_fewer_ranks_is_refused(self):
+        job = self.start("--standalone", ranks=2, steps=STEPS, arguments=("shards4+syncbn",))
+        self.assertNotEqual(job.finish(), [0])
+        self.assertIn("2 ranks for 4 shards", job.errors)
+
     def test_when_the_job_is_resized(self):
         # 8 ranks are more than there are shards: two of them have no work.
         for first, changes in ((2, (3, 1, 4)), (1, (6, 2)), (3, (8, 3))):

@@ -366,13 +366,14 @@ TEST_F(SameBits, RanksWhoseKernelsMayRoundOtherwiseAreWarnedOfWhereTheyAreAllowe
       << said;
 }
 
-TEST_F(SameBits, SyncBatchNormAndASecondLossAreRefused) {
-  Accelerator accelerator({.logical_shards = 4});
+TEST_F(SameBits, SyncBatchNormOnFewerRanksAndASecondLossAreRefused) {
+  Accelerator accelerator({.logical_shards = world_size_ + 1});
   torch::nn::Sequential net(torch::nn::Linear(4, 5), SyncBatchNorm(5), torch::nn::Linear(5, 1));
   auto adam = make_adam(net);
   auto [model, optimizer] = accelerator.prepare(net, adam);
   auto loader = accelerator.make_data_loader(sine_rows(16), {.batch_size = 2});
-  EXPECT_SAYS(message_of<UsageError>([&] { loader.begin(); }), "SyncBatchNorm");
+  EXPECT_SAYS(message_of<UsageError>([&] { loader.begin(); }),
+              concat("there are ", world_size_, " ranks for ", world_size_ + 1, " shards"));
 
   Accelerator other({.logical_shards = world_size_});
   torch::nn::Sequential plain = dropout_net();

@@ -1,6 +1,11 @@
 #include "lockstep/nn/internal/batch_norm_exchange.h"
 
+#include <utility>
+#include <vector>
+
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/batch_norm_update_stats.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
@@ -93,6 +98,17 @@ void check_headers(const SyncLayer& layer, const double* messages, std::int64_t 
   }
 }
 
+// As combine_by_tree().
+at::Tensor sum_by_tree(at::Tensor rows) {
+  while (rows.size(0) > 1) {
+    const std::int64_t even = rows.size(0) / 2 * 2;
+    at::Tensor sums = rows.slice(0, 0, even, 2) + rows.slice(0, 1, even, 2);
+    if (even < rows.size(0)) sums = at::cat({sums, rows.narrow(0, even, 1)});
+    rows = sums;
+  }
+  return rows.select(0, 0);
+}
+
 }  // namespace
 
 at::ScalarType calculation_dtype(const at::Tensor& input) {
@@ -123,13 +139,14 @@ BatchStatistics gather_batch_statistics(const SyncLayer& layer, const at::Tensor
         result.backward_exchanges || backward_in(header) == BatchNormBackward::kExchanges;
   }
   for (std::int64_t channel = 0; channel < channels; ++channel) {
-    ChannelStatistics total;
-    for (int rank = 0; rank < group.world_size(); ++rank) {  // in rank order: the same bits on all
+    std::vector<ChannelStatistics> parts;
+    for (int rank = 0; rank < group.world_size(); ++rank) {
       const double* header = messages + rank * stride;
-      total = combine(total, {.count = header[kCount],
-                              .mean = header[kHeaderSize + channel],
-                              .squares = header[kHeaderSize + channels + channel]});
+      parts.push_back({.count = header[kCount],
+                       .mean = header[kHeaderSize + channel],
+                       .squares = header[kHeaderSize + channels + channel]});
     }
+    const ChannelStatistics total = combine_by_tree(std::move(parts));
     mean[channel] = total.mean;
     variance[channel] = total.squares / total.count;
     unbiased_variance[channel] = total.squares / (total.count - 1);
@@ -141,26 +158,27 @@ BatchStatistics gather_batch_statistics(const SyncLayer& layer, const at::Tensor
   return result;
 }
 
-// Sums `values` over ranks, in float64. The layer's number travels along: where ranks are in
-// different layers the sum of its squares differs from what it would be.
+// Sums `values` over ranks, in float64. The layer's number travels along. Backends all-reduce in
+// orders of their own.
 at::Tensor sum_over_ranks(const SyncLayer& layer, const at::Tensor& values) {
   const ProcessGroup& group = layer.layers->group;
   const std::int64_t numel = values.numel();
-  const at::Tensor message = at::empty({numel + 2}, values.options().dtype(at::kDouble));
-  const auto number = static_cast<double>(layer.number);
+  const at::Tensor message = at::empty({numel + 1}, values.options().dtype(at::kDouble));
   message.narrow(0, 0, numel).copy_(values.reshape({-1}));
-  message[numel].fill_(number);
-  message[numel + 1].fill_(number * number);
-  const at::Tensor sums = message.to(group.device());
-  exchange(layer, [&](const ProcessGroup& ranks) { ranks.all_reduce(sums); });
-  const at::Tensor check = sums.narrow(0, numel, 2).to(at::kCPU);
-  const auto* sum = check.const_data_ptr<double>();
-  if (sum[0] != number * group.world_size() || sum[1] != number * number * group.world_size()) {
-    throw UsageError(concat(place(layer),
-                            ": another rank runs backward of a different SyncBatchNorm; build the "
-                            "same graph on all ranks"));
+  message[numel].fill_(static_cast<double>(layer.number));
+  const at::Tensor own = message.to(group.device());
+  const at::Tensor rows = at::empty({group.world_size(), numel + 1}, own.options());
+  exchange(layer,
+           [&](const ProcessGroup& ranks) { ranks.all_gather_into_tensor(rows.view(-1), own); });
+  const at::Tensor numbers = rows.select(1, numel).to(at::kCPU).contiguous();
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    if (numbers.const_data_ptr<double>()[rank] == static_cast<double>(layer.number)) continue;
+    throw UsageError(concat(place(layer), ": rank ", rank,
+                            " runs backward of a different SyncBatchNorm; build the same graph "
+                            "on all ranks"));
   }
-  return sums.narrow(0, 0, numel).view(values.sizes()).to(values.device()).to(values.dtype());
+  const at::Tensor sum = sum_by_tree(rows.narrow(1, 0, numel));
+  return sum.view(values.sizes()).to(values.device()).to(values.dtype());
 }
 
 }  // namespace lockstep::inline internal

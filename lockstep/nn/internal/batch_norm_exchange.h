@@ -8,8 +8,9 @@
 
 #include "lockstep/nn/internal/layer_group.h"
 
-/// Collectives of a batch normalization layer. If ranks are in different layers or pass mismatching
-/// inputs, every rank gets a UsageError.
+/// Collectives of a batch normalization layer, one per call. The ranks' values are combined along one
+/// aligned binary tree over ranks, with every backend. If ranks are in different layers or pass
+/// mismatching inputs, every rank gets a UsageError.
 namespace lockstep::inline internal {
 
 /// A batch normalization layer over several ranks. Constant.

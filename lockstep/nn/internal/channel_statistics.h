@@ -1,5 +1,7 @@
 #pragma once
 
+#include <vector>
+
 namespace lockstep::inline internal {
 
 /// Statistics of one channel's values: all that mean and variance need.
@@ -13,5 +15,9 @@ struct ChannelStatistics {
 /// Source: Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance" (The American
 /// Statistician 37(3), 1983).
 ChannelStatistics combine(const ChannelStatistics& a, const ChannelStatistics& b);
+
+/// Of all parts, along one aligned binary tree: 0 and 1, 2 and 3, then these two, and so on; a part
+/// without a right neighbour goes on as it is. At least one part.
+ChannelStatistics combine_by_tree(std::vector<ChannelStatistics> parts);
 
 }  // namespace lockstep::inline internal

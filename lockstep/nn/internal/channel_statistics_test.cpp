@@ -1,5 +1,6 @@
 #include "lockstep/nn/internal/channel_statistics.h"
 
+#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -42,6 +43,29 @@ TEST(ChannelStatistics, OfPartsAreThoseOfTheWholeWhereverItIsCut) {
         }
       }
     }
+  }
+}
+
+// The definition: halves of the smallest power of two that holds all parts.
+ChannelStatistics by_halves(const std::vector<ChannelStatistics>& parts, std::size_t begin,
+                            std::size_t size) {
+  if (size == 1) return parts[begin];
+  const ChannelStatistics left = by_halves(parts, begin, size / 2);
+  if (begin + size / 2 >= parts.size()) return left;
+  return combine(left, by_halves(parts, begin + size / 2, size / 2));
+}
+
+TEST(ChannelStatistics, OfManyPartsAreCombinedAlongTheTree) {
+  for (std::size_t count = 1; count <= 17; ++count) {
+    std::vector<ChannelStatistics> parts;
+    for (std::size_t i = 0; i < count; ++i) {
+      parts.push_back(statistics_of(channel_values(static_cast<int>(i % 4 + 1), std::cos(i * 3.1))));
+    }
+    const ChannelStatistics expected = by_halves(parts, 0, std::bit_ceil(count));
+    const ChannelStatistics combined = combine_by_tree(parts);
+    EXPECT_EQ(combined.count, expected.count);
+    EXPECT_EQ(combined.mean, expected.mean) << count;
+    EXPECT_EQ(combined.squares, expected.squares) << count;
   }
 }
 

@@ -259,10 +259,10 @@ void AcceleratorShards::backward(const at::Tensor& loss, std::optional<double> w
                             .weight = at.samples() > 0 ? weight : std::optional(0.0)};
   LogicalShards& steps = this->steps();
   steps.begin_backward();
-  at::Tensor total = loss * weight.value_or(counted.fraction_of_step);
+  at::Tensor total = loss * counted.weight.value_or(counted.fraction_of_step);
   // A rank without samples unscales the sum, too.
   if (state_.scaler().is_enabled()) total = state_.scaler_.scale(total);
-  if (at.samples() > 0) total.backward();
+  if (at.samples() > 0 || steps.needs_every_backward()) total.backward();
   has_shard_ = false;
   steps.take_gradients(at.samples() > 0 ? loss.item<double>() : 0, counted);
   if (!at.is_last_shard()) return;
