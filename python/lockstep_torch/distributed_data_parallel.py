@@ -128,8 +128,12 @@ class DistributedDataParallel(torch.nn.Module):
         self._replica.before_forward(self.module.training)
         outputs = self.module(*args, **kwargs)
         self._show_buffers()
+        tensors = list(tensors_in(outputs))
         if self._finds_unused_parameters:
-            self._replica.add_outputs(list(tensors_in(outputs)))
+            self._replica.add_outputs(tensors)
+        for tensor in tensors:
+            if tensor.grad_fn is not None:  # the graph keeps the wrapper until its backward pass has ended
+                tensor.grad_fn.metadata["lockstep_torch"] = self
         self._replica.after_forward()
         return outputs
 
