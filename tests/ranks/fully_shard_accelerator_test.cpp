@@ -27,22 +27,22 @@
 namespace lockstep::testing {
 namespace {
 
-using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(const Tensors&)>;
+using MakeUnitsOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(const Tensors&)>;
 
-MakeOptimizer own_adamw() {
+MakeUnitsOptimizer units_adamw() {
   return [](const Tensors& parameters) {
     return std::make_unique<AdamW>(parameters, AdamWOptions{.lr = 0.02, .amsgrad = true});
   };
 }
-MakeOptimizer own_nadam() {
+MakeUnitsOptimizer units_nadam() {
   return [](const Tensors& parameters) { return std::make_unique<NAdam>(parameters); };
 }
-MakeOptimizer adam_of_libtorch() {
+MakeUnitsOptimizer units_libtorch_adam() {
   return [](const Tensors& parameters) {
     return std::make_unique<torch::optim::Adam>(parameters, 0.02);
   };
 }
-MakeOptimizer sgd_of_libtorch() {
+MakeUnitsOptimizer units_libtorch_sgd() {
   return [](const Tensors& parameters) {
     return std::make_unique<torch::optim::SGD>(parameters,
                                                torch::optim::SGDOptions(0.05).momentum(0.9));
@@ -50,7 +50,7 @@ MakeOptimizer sgd_of_libtorch() {
 }
 
 /// What one step does beside backward and update.
-struct StepPlan {
+struct UnitsStepPlan {
   double clip_norm = 0;
   double clip_value = 0;
   std::int64_t bad_step = -1;       ///< The last rank's loss is no number.
@@ -79,7 +79,7 @@ Tensors trained_of(const torch::nn::Sequential& net) {
 }
 
 struct UnitsTraining {
-  UnitsTraining(Accelerator& of, const MakeOptimizer& make, StepPlan planned = {})
+  UnitsTraining(Accelerator& of, const MakeUnitsOptimizer& make, UnitsStepPlan planned = {})
       : accelerator(of), plan(planned), adam(make(trained_of(net))) {
     accelerator.register_for_checkpointing("seen", {{"samples", seen}});
   }
@@ -126,7 +126,7 @@ struct UnitsTraining {
   }
 
   Accelerator& accelerator;
-  StepPlan plan;
+  UnitsStepPlan plan;
   torch::nn::Sequential net = make_units_net();
   std::unique_ptr<torch::optim::Optimizer> adam;
   OneCycleLR one_cycle{*adam, {.max_lr = {0.05}, .total_steps = 100, .cycle_momentum = false}};
@@ -185,8 +185,8 @@ class FullyShardAccelerator : public AcceleratorTest {
     EXPECT_EQ(training.accelerator.scaler().get_scale(), expected.accelerator.scaler().get_scale());
   }
 
-  void expect_bits_of_replicas(const AcceleratorOptions& options, const StepPlan& plan = {}) const {
-    for (const MakeOptimizer& make : {own_adamw(), sgd_of_libtorch()}) {
+  void expect_bits_of_replicas(const AcceleratorOptions& options, const UnitsStepPlan& plan = {}) const {
+    for (const MakeUnitsOptimizer& make : {units_adamw(), units_libtorch_sgd()}) {
       Accelerator shards(with_strategy(options, true));
       UnitsTraining training(shards, make, plan);
       Accelerator other(with_strategy(options, false));
@@ -219,7 +219,7 @@ TEST_F(FullyShardAccelerator, ClipsByTheNormOfAllPieces) {
   Tensors norms[2];
   for (const bool is_sharded : {false, true}) {
     Accelerator accelerator(with_strategy({}, is_sharded));
-    UnitsTraining training(accelerator, own_adamw());
+    UnitsTraining training(accelerator, units_adamw());
     for (auto& batch : training.loader) {
       accelerator.backward(at::mse_loss(training.model(batch.data), batch.target));
       const double before = accelerator.get_total_norm(training.net->parameters());
@@ -244,7 +244,7 @@ TEST_F(FullyShardAccelerator, LeavesOutStepsThatAreNotFinite) {
   std::string texts[2];
   for (const bool is_sharded : {false, true}) {
     Accelerator accelerator(with_strategy({.non_finite = NonFinite::kStop}, is_sharded));
-    UnitsTraining training(accelerator, own_adamw(), {.bad_step = 3});
+    UnitsTraining training(accelerator, units_adamw(), {.bad_step = 3});
     texts[is_sharded ? 1 : 0] = message_of<Error>([&] { training.train(3); });
   }
   EXPECT_EQ(texts[1], texts[0]);
@@ -350,8 +350,8 @@ class FullyShardSnapshots : public FullyShardAccelerator {
 };
 
 TEST_F(FullyShardSnapshots, SavesWhatReplicasSave) {
-  for (const MakeOptimizer& make :
-       {own_adamw(), own_nadam(), adam_of_libtorch(), sgd_of_libtorch()}) {
+  for (const MakeUnitsOptimizer& make :
+       {units_adamw(), units_nadam(), units_libtorch_adam(), units_libtorch_sgd()}) {
     for (const auto& [sharded_saves, asynchronous] :
          {std::pair(false, false), std::pair(false, true), std::pair(true, false),
           std::pair(true, true)}) {
@@ -380,7 +380,7 @@ TEST_F(FullyShardSnapshots, SavesWhatReplicasSave) {
 
 TEST_F(FullyShardSnapshots, EitherStrategyGoesOnFromThoseOfTheOther) {
   for (const bool sharded_saves : {false, true}) {
-    for (const MakeOptimizer& make : {own_adamw(), adam_of_libtorch()}) {
+    for (const MakeUnitsOptimizer& make : {units_adamw(), units_libtorch_adam()}) {
       Accelerator undisturbed(options_of(false, false, false));
       UnitsTraining whole(undisturbed, make);
       whole.train(2);
@@ -413,7 +413,7 @@ TEST_F(FullyShardSnapshots, EitherStrategyGoesOnFromThoseOfTheOther) {
 
 TEST_F(FullyShardSnapshots, AreRefusedByAnotherModelAndChangeNothing) {
   Accelerator saving(options_of(true, false, false));
-  UnitsTraining saved(saving, own_adamw());
+  UnitsTraining saved(saving, units_adamw());
   saved.train(1);
   saving.save_state();
   saving.wait_for_everyone();
@@ -433,7 +433,7 @@ TEST_F(FullyShardSnapshots, AreRefusedByAnotherModelAndChangeNothing) {
   }
 
   Accelerator with_sgd(options_of(true, false, false));
-  UnitsTraining training(with_sgd, sgd_of_libtorch());
+  UnitsTraining training(with_sgd, units_libtorch_sgd());
   EXPECT_SAYS(message_of<UsageError>([&] { with_sgd.load_state(); }), "SGD");
   saving.wait_for_everyone();
 }
