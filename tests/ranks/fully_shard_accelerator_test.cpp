@@ -185,7 +185,8 @@ class FullyShardAccelerator : public AcceleratorTest {
     EXPECT_EQ(training.accelerator.scaler().get_scale(), expected.accelerator.scaler().get_scale());
   }
 
-  void expect_bits_of_replicas(const AcceleratorOptions& options, const UnitsStepPlan& plan = {}) const {
+  void expect_bits_of_replicas(const AcceleratorOptions& options,
+                               const UnitsStepPlan& plan = {}) const {
     for (const MakeUnitsOptimizer& make : {units_adamw(), units_libtorch_sgd()}) {
       Accelerator shards(with_strategy(options, true));
       UnitsTraining training(shards, make, plan);
