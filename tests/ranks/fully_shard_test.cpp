@@ -500,6 +500,7 @@ TEST_F(FullyShard, ClipsByTheNormOfAllRanks) {
   backward(sharded, 0);
   backward(replica, 0);
   const double expected = clip_grad_norm_(replica.parameters(), 0.1);
+  EXPECT_NEAR(sharded.sharded().gradient_norm(), expected, 1e-5 * expected);
   const double norm = clip_grad_norm_(sharded.parameters(), 0.1, {.process_group = group_});
   EXPECT_NEAR(norm, expected, 1e-5 * expected);
   for (const auto& [name, piece] : sharded.named_parameters()) {
