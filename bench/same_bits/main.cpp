@@ -4,7 +4,6 @@
 //   TASK TURNS STEPS       what logical shards cost, on the ranks of this job
 // Lines of train and oracle begin with the process's pid.
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -17,8 +16,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros_like.h>
-#include <c10/core/GradMode.h>
 #include <torch/data/datasets/base.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -34,6 +31,7 @@
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/state_dict.h"
 #include "lockstep/train/accelerator.h"
+#include "tests/shard_oracle.h"
 #include "tests/workers/live_worker.h"
 
 namespace lockstep::bench::same_bits {
@@ -113,58 +111,20 @@ void train(const std::string& name, int shards, std::int64_t epochs) {
   say_end(workload);
 }
 
-using Tensors = std::vector<at::Tensor>;
-
-// Of the halves of the smallest power of two that holds all shards.
-at::Tensor tree_sum(const Tensors& of_shards, std::size_t begin, std::size_t size) {
-  if (size == 1) return of_shards[begin];
-  const std::size_t half = size / 2;
-  const at::Tensor left = tree_sum(of_shards, begin, half);
-  if (begin + half >= of_shards.size()) return left;
-  return left + tree_sum(of_shards, begin + half, half);
-}
-
-at::Tensor tree_sum(const Tensors& of_shards) {
-  return tree_sum(of_shards, 0, std::bit_ceil(of_shards.size()));
-}
-
-void step_of_oracle(Workload& workload, int shards, const EpochPlan& plan, const EpochOrder& order,
-                    std::int64_t epoch, std::int64_t number) {
-  auto& model = workload.task.model;
-  const Tensors parameters = model->parameters();
-  const Tensors buffers = model->buffers();
-  Tensors before;
-  for (const at::Tensor& buffer : buffers) before.push_back(buffer.clone());
-  std::vector<Tensors> gradients(parameters.size());
-  std::vector<Tensors> changes(buffers.size());
-  for (int shard = 0; shard < shards; ++shard) {
+void make_step_of_oracle(Workload& workload, int shards, const EpochPlan& plan,
+                         const EpochOrder& order, std::int64_t epoch, std::int64_t number) {
+  testing::step_of_oracle(*workload.task.model, shards, [&](int shard) {
     const SampleRange range = plan.share(number, shard);
+    if (range.size == 0) return testing::OracleShard();
     const double part =
         static_cast<double>(range.size) / static_cast<double>(plan.step(number).size);
-    for (std::size_t i = 0; i < buffers.size(); ++i) buffers[i].copy_(before[i]);
-    model->zero_grad();
-    if (range.size > 0) {
-      seed_step(kSeed, shard, (epoch << kBitsOfBatches) + number, at::kCPU);
-      const auto batch = workload.rows->get_batch(order.samples(range));
-      (workload.task.loss(model->forward(batch.data), batch.target) * part).backward();
-    }
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const at::Tensor& gradient = parameters[i].grad();
-      gradients[i].push_back(gradient.defined() ? gradient.clone() : at::zeros_like(parameters[i]));
-    }
-    for (std::size_t i = 0; i < buffers.size(); ++i) {
-      const at::Tensor change = buffers[i] - before[i];
-      const bool is_integer = !at::isFloatingType(change.scalar_type());
-      changes[i].push_back(is_integer ? change * (shard == 0 ? 1 : 0) : change * part);
-    }
-  }
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const at::Tensor& parameter = parameters[i];
-    parameter.mutable_grad() = tree_sum(gradients[i]);
-  }
-  for (std::size_t i = 0; i < buffers.size(); ++i) {
-    buffers[i].copy_(before[i] + tree_sum(changes[i]));
-  }
+    seed_step(kSeed, shard, (epoch << kBitsOfBatches) + number, at::kCPU);
+    const auto batch = workload.rows->get_batch(order.samples(range));
+    const at::Tensor loss =
+        workload.task.loss(workload.task.model->forward(batch.data), batch.target);
+    (loss * part).backward();
+    return testing::OracleShard{.loss = loss.item<double>(), .fraction_of_step = part};
+  });
   workload.optimizer->step();
 }
 
@@ -178,7 +138,7 @@ void run_oracle(const std::string& name, int shards, std::int64_t epochs) {
     const EpochPlan plan({.dataset_size = samples, .batch_size = workload.batch_of_shard * shards},
                          {.seed = kSeed, .epoch = epoch}, shards);
     for (std::int64_t number = 0; number < plan.steps(); ++number) {
-      step_of_oracle(workload, shards, plan, order, epoch, number);
+      make_step_of_oracle(workload, shards, plan, order, epoch, number);
     }
   }
   say_end(workload);

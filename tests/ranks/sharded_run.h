@@ -1,8 +1,6 @@
 #pragma once
 
-// A training in logical shards, and its oracle: one process that computes the shards one after the
-// other and adds them up by the tree's definition, with LibTorch alone.
-#include <bit>
+// A training in logical shards, and its oracle.
 #include <cmath>
 #include <functional>
 #include <utility>
@@ -18,23 +16,11 @@
 #include "lockstep/data/epoch_plan.h"
 #include "lockstep/recovery/internal/step_seed.h"
 #include "tests/ranks/accelerator_fixture.h"
+#include "tests/shard_oracle.h"
 
 namespace lockstep::testing {
 
 inline constexpr int kBitsOfBatches = 40;
-
-// Of the halves of the smallest power of two that holds all shards.
-inline at::Tensor tree_sum(const Tensors& of_shards, std::size_t begin, std::size_t size) {
-  if (size == 1) return of_shards[begin];
-  const std::size_t half = size / 2;
-  const at::Tensor left = tree_sum(of_shards, begin, half);
-  if (begin + half >= of_shards.size()) return left;
-  return left + tree_sum(of_shards, begin + half, half);
-}
-
-inline at::Tensor tree_sum(const Tensors& of_shards) {
-  return tree_sum(of_shards, 0, std::bit_ceil(of_shards.size()));
-}
 
 using MakeNet = std::function<torch::nn::Sequential()>;
 
@@ -89,58 +75,25 @@ inline double step_of_one_process(const ShardedRun& run, const EpochPlan& plan, 
                                   std::int64_t epoch, const EpochOrder& order,
                                   torch::nn::Sequential& net) {
   const SineRows rows(run.samples);
-  const Tensors parameters = net->parameters();
-  Tensors before;
-  for (const at::Tensor& buffer : net->buffers()) before.push_back(buffer.clone());
-  std::vector<Tensors> gradients(parameters.size());
-  std::vector<bool> reached(parameters.size());
-  std::vector<Tensors> changes(before.size());
-  Tensors losses;
-  Tensors weights;
-  for (int shard = 0; shard < run.shards; ++shard) {
+  return step_of_oracle(*net, run.shards, [&](int shard) {
     const SampleRange range = plan.share(number, shard);
-    const double part =
-        static_cast<double>(range.size) / static_cast<double>(plan.step(number).size);
-    for (std::size_t i = 0; i < before.size(); ++i) net->buffers()[i].copy_(before[i]);
-    net->zero_grad();
-    losses.push_back(at::zeros({}, at::kDouble));
-    weights.push_back(at::zeros({}, at::kDouble));
-    if (range.size > 0) {
-      std::vector<std::int64_t> chosen;
-      for (const std::size_t one : order.samples(range)) {
-        chosen.push_back(static_cast<std::int64_t>(one));
-      }
-      const at::Tensor indices = at::tensor(chosen);
-      seed_step(/*seed=*/0, shard, (epoch << kBitsOfBatches) + number, at::kCPU);
-      const at::Tensor targets = rows.targets.index_select(0, indices);
-      const at::Tensor loss =
-          at::mse_loss(net->forward(rows.inputs.index_select(0, indices)), targets);
-      const double weight = run.has_weights ? weight_of(targets) : part;
-      (loss * weight).backward();
-      losses.back() = at::scalar_tensor(loss.item<double>() * part, at::kDouble);
-      if (run.has_weights) weights.back() = at::scalar_tensor(weight, at::kDouble);
+    if (range.size == 0) return OracleShard();
+    OracleShard result{.fraction_of_step = static_cast<double>(range.size) /
+                                           static_cast<double>(plan.step(number).size)};
+    std::vector<std::int64_t> chosen;
+    for (const std::size_t one : order.samples(range)) {
+      chosen.push_back(static_cast<std::int64_t>(one));
     }
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const at::Tensor& gradient = parameters[i].grad();
-      reached[i] = reached[i] || gradient.defined();
-      gradients[i].push_back(gradient.defined() ? gradient.clone() : at::zeros_like(parameters[i]));
-    }
-    for (std::size_t i = 0; i < before.size(); ++i) {
-      const at::Tensor change = net->buffers()[i] - before[i];
-      const bool is_integer = !at::isFloatingType(change.scalar_type());
-      changes[i].push_back(is_integer ? change * (shard == 0 ? 1 : 0) : change * part);
-    }
-  }
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    at::Tensor sum = tree_sum(gradients[i]);
-    if (run.has_weights) sum = sum / tree_sum(weights).item<double>();
-    const at::Tensor target = parameters[i];
-    target.mutable_grad() = reached[i] ? sum : at::Tensor();
-  }
-  for (std::size_t i = 0; i < before.size(); ++i) {
-    net->buffers()[i].copy_(before[i] + tree_sum(changes[i]));
-  }
-  return tree_sum(losses).item<double>();
+    const at::Tensor indices = at::tensor(chosen);
+    seed_step(/*seed=*/0, shard, (epoch << kBitsOfBatches) + number, at::kCPU);
+    const at::Tensor targets = rows.targets.index_select(0, indices);
+    const at::Tensor loss =
+        at::mse_loss(net->forward(rows.inputs.index_select(0, indices)), targets);
+    if (run.has_weights) result.weight = weight_of(targets);
+    (loss * result.weight.value_or(result.fraction_of_step)).backward();
+    result.loss = loss.item<double>();
+    return result;
+  });
 }
 
 inline torch::optim::Adam make_adam(const torch::nn::Sequential& net) {

@@ -304,10 +304,22 @@ bool allows_passes(const Plan& plan) {
   return true;
 }
 
+bool allows_shards(const Plan& plan) {
+  if (plan.shards == 0) return true;
+  if (plan.joins || plan.is_sharded || plan.double_backward || plan.syncs_batch_norm) return false;
+  if (has_sparse(plan)) return false;
+  if (plan.clip != ClipPlan::kNone && plan.clip != ClipPlan::kValue) return false;
+  if (any_parameter(plan, [](const ParameterPlan& p) { return p.is_ignored; })) return false;
+  return std::ranges::all_of(plan.steps, [](const StepPlan& step) {
+    return step.passes.size() == 1 && step.passes[0].action == GradAction::kSetToNone &&
+           !step.passes[0].takes_gradients;
+  });
+}
+
 }  // namespace
 
 bool is_allowed(const Plan& plan) {
-  return allows_passes(plan) && allows_graph(plan) && allows_options(plan) &&
+  return allows_shards(plan) && allows_passes(plan) && allows_graph(plan) && allows_options(plan) &&
          allows_one_copy(plan) && allows_optimizer(plan) &&
          (has_one_bucket(plan) || adds_no_more_than_at_first(plan));
 }

@@ -85,6 +85,7 @@ int ranks_of(const std::string& given) {
 
 // What a flag that takes no value sets, or null.
 bool* switch_of(const std::string& flag, Arguments& arguments) {
+  if (flag == "--shards") return &arguments.in_shards;
   if (flag == "--print") return &arguments.prints;
   if (flag == "--program") return &arguments.prints_program;
   if (flag == "--until-failure") return &arguments.stops;
@@ -127,7 +128,7 @@ void read_argument(const std::string& argument, Arguments& arguments, Texts& tex
   } else {
     throw UsageError(concat("differential: unknown argument '", argument,
                             "'; there are --seeds, --seed, --kept, --ranks, --cuts, --progress, "
-                            "--until-failure, --print, --program, --shrink and --probe"));
+                            "--shards, --until-failure, --print, --program, --shrink and --probe"));
   }
 }
 

@@ -221,7 +221,50 @@ Plan draw_once(Random& random, std::uint64_t seed, int ranks) {
   return plan;
 }
 
+// One pass a step, without what ranks do for each other.
+void put_in_shards(Random& random, Plan& plan) {
+  plan.shards = plan.ranks;
+  plan.threads = 1;
+  plan.is_sharded = plan.double_backward = plan.syncs_batch_norm = false;
+  plan.is_of_lockstep = random.chance(50);
+  plan.clip = random.chance(25) ? ClipPlan::kValue : ClipPlan::kNone;
+  plan.delay_us = 0;
+  plan.options = {.gradient_as_bucket_view = plan.options.gradient_as_bucket_view};
+  for (ParameterPlan& parameter : plan.parameters) {
+    parameter.is_ignored = parameter.is_delayed = false;
+  }
+  for (OpPlan& op : plan.ops) {
+    op.sparse = false;
+    op.delays = 0;
+  }
+  for (StepPlan& step : plan.steps) {
+    PassPlan pass = step.passes.back();
+    pass.exchanges = true;
+    pass.reuses_graph = pass.takes_gradients = false;
+    pass.action = GradAction::kSetToNone;
+    pass.delays = 0;
+    step = {.passes = {std::move(pass)}};
+  }
+  if (!random.chance(30)) return;
+  plan.backend = Backend::kShm;
+  plan.options.one_copy_per_machine = true;
+  for (ParameterPlan& parameter : plan.parameters) {
+    if (parameter.layout == Layout::kSliced) parameter.layout = Layout::kContiguous;
+  }
+}
+
 }  // namespace
+
+Plan draw_in_shards(std::uint64_t seed) {
+  constexpr int kMostShards = 9;
+  Random random(~seed ^ 0x5ad5);
+  while (true) {
+    Plan plan = draw_once(random, seed, random.between(1, kMostShards));
+    if (plan.joins) continue;
+    put_in_shards(random, plan);
+    if (is_allowed(plan)) return plan;
+  }
+}
 
 Plan draw(std::uint64_t seed, int ranks) {
   Random random(seed * 4 + static_cast<std::uint64_t>(ranks));

@@ -8,5 +8,7 @@ namespace lockstep::differential {
 
 /// The training that a seed stands for. `ranks` and `seed` alone decide.
 Plan draw(std::uint64_t seed, int ranks);
+/// In logical shards, on any number of ranks.
+Plan draw_in_shards(std::uint64_t seed);
 
 }  // namespace lockstep::differential

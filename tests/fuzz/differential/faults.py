@@ -32,9 +32,9 @@ def read_faults():
         yield file, why, old[2:], new[2:], found_by[0][2:] if found_by else ""
 
 
-def run(ranks, build):
+def run(ranks, build, *flags):
     command = [build / "bin/lockstep", "run", "--standalone", f"--nproc-per-node={ranks}",
-               build / "bin/differential", f"--seeds=1:{SEEDS[ranks]}", "--until-failure"]
+               build / "bin/differential", *flags, f"--seeds=1:{SEEDS[ranks]}", "--until-failure"]
     environment = dict(os.environ, OMP_NUM_THREADS="1")
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
@@ -62,7 +62,7 @@ def try_fault(file, old, new, found_by, build):
         if built.returncode != 0:
             return NOT_BUILT
         for ranks in SEEDS:
-            found = run(ranks, build)
+            found = run(ranks, build) or run(ranks, build, "--shards")
             if found:
                 return f"found: {found}"
         return f"{EXPECTED}{found_by}" if found_by else MISSED

@@ -22,13 +22,16 @@
 #include "tests/fuzz/differential/groups.h"
 #include "tests/fuzz/differential/program.h"
 #include "tests/fuzz/differential/run.h"
+#include "tests/fuzz/differential/shards.h"
 #include "tests/fuzz/differential/shrink.h"
 
 namespace lockstep::differential {
 namespace {
 
-Plan plan_of(std::uint64_t seed, int ranks, const std::vector<std::size_t>& cut_numbers) {
-  Plan plan = draw(seed, ranks);
+Plan plan_of(std::uint64_t seed, const Arguments& arguments,
+             const std::vector<std::size_t>& cut_numbers) {
+  const int ranks = arguments.ranks;
+  Plan plan = arguments.in_shards ? draw_in_shards(seed) : draw(seed, ranks);
   for (const std::size_t number : cut_numbers) {
     const std::vector<Plan> simpler = cuts(plan);
     if (number >= simpler.size()) {
@@ -51,7 +54,7 @@ bool fails(const Plan& plan, Groups& groups, const std::string& name) {
   const ProcessGroup& group = groups.get(plan.backend);
   Failure failure;
   try {
-    failure = run(plan, group);
+    failure = plan.shards > 0 ? run_in_shards(plan, group) : run(plan, group);
   } catch (const std::exception& error) {
     std::cout << concat(name, ": rank ", group.rank(), ": ", error.what(), "\n") << std::flush;
     throw;
@@ -69,7 +72,7 @@ bool fails(const Plan& plan, Groups& groups, const std::string& name) {
 int probe(const Arguments& arguments) {
   Groups groups;
   const std::vector<Plan> candidates =
-      cuts(plan_of(arguments.seeds.front(), arguments.ranks, arguments.cuts));
+      cuts(plan_of(arguments.seeds.front(), arguments, arguments.cuts));
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     note(arguments, groups.witness().rank(), i);
     if (fails(candidates[i], groups, concat("cut ", i))) return 1;
@@ -82,7 +85,7 @@ int run_seeds(const Arguments& arguments) {
   int failed = 0;
   for (const std::uint64_t seed : arguments.seeds) {
     note(arguments, groups.witness().rank(), seed);
-    const Plan plan = plan_of(seed, arguments.ranks, arguments.cuts);
+    const Plan plan = plan_of(seed, arguments, arguments.cuts);
     const std::string name = concat("seed ", seed, " of ", arguments.ranks, " ranks");
     if (fails(plan, groups, name)) ++failed;
     if (failed > 0 && arguments.stops) break;
@@ -93,19 +96,25 @@ int run_seeds(const Arguments& arguments) {
   return failed > 0 ? 1 : 0;
 }
 
+// A program is one of ranks that exchange; shards are described.
+std::string text_of(const Plan& plan, bool as_program) {
+  return as_program && plan.shards == 0 ? program(plan) : describe(plan);
+}
+
 int run_program(int argc, char** argv) {
   const Arguments arguments = parse_arguments(argc, argv);
   if (arguments.prints || arguments.prints_program) {
     for (const std::uint64_t seed : arguments.seeds) {
-      const Plan plan = plan_of(seed, arguments.ranks, arguments.cuts);
-      std::cout << (arguments.prints_program ? program(plan) : describe(plan)) << std::flush;
+      std::cout << text_of(plan_of(seed, arguments, arguments.cuts), arguments.prints_program)
+                << std::flush;
     }
     return 0;
   }
   if (!arguments.shrinks_with.empty()) {
     const std::vector<std::size_t> found =
-        shrink(arguments.shrinks_with, argv[0], arguments.seeds.front(), arguments.ranks);
-    std::cout << program(plan_of(arguments.seeds.front(), arguments.ranks, found)) << std::flush;
+        shrink(arguments.shrinks_with, concat(argv[0], arguments.in_shards ? " --shards" : ""),
+               arguments.seeds.front(), arguments.ranks);
+    std::cout << text_of(plan_of(arguments.seeds.front(), arguments, found), true) << std::flush;
     return 0;
   }
   init_process_group({.timeout = std::chrono::seconds(30)});

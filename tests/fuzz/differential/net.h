@@ -20,6 +20,8 @@ struct NetImpl : torch::nn::Module {
   std::vector<at::Tensor> forward(const at::Tensor& input, int step);
 
   std::string name_of(std::size_t parameter) const;
+  /// From now on it leaves out what the rank leaves out.
+  void compute_as(int rank) { rank_ = rank; }
 
   Model model;
 

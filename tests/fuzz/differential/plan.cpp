@@ -100,6 +100,7 @@ std::string describe(const Plan& plan) {
   if (plan.double_backward) text << ", double backward";
   if (plan.is_weighted) text << ", weighted";
   if (plan.joins) text << ", join of " << plan.accumulation_steps;
+  if (plan.shards > 0) text << ", in logical shards";
   if (plan.delay_us > 0) text << ", delays of " << plan.delay_us << " us";
   text << "\n";
   describe_options(text, plan.options);

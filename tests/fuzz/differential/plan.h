@@ -125,7 +125,8 @@ enum class Backend { kShm, kGloo, kHierarchical };
 /// A training, as a value: what a seed stands for.
 struct Plan {
   std::uint64_t seed = 0;
-  int ranks = 1;
+  int ranks = 1;   ///< or logical shards: whoever has samples
+  int shards = 0;  ///< as many as `ranks`, on any number of processes; 0: a rank is a process
   Backend backend = Backend::kShm;
   int threads = 1;
   at::ScalarType compute = at::kFloat;
