@@ -102,6 +102,7 @@ class LogicalShards::Impl {
   const ShardBlock& own() const { return own_; }
   double loss() const { return loss_; }
   bool is_within_step() const { return is_open_; }
+  bool is_within_shard() const { return has_begun_; }
   bool needs_every_backward() const { return has_sync_batch_norm_; }
 
   void begin_shard(std::int64_t step, int shard);
@@ -171,10 +172,7 @@ LogicalShards::Impl::Impl(const std::vector<std::shared_ptr<torch::nn::Module>>&
   if (options_.shards < 1) {
     throw UsageError(concat("logical_shards: ", options_.shards, " shards, give 1 or more"));
   }
-  if (!group_.device().is_cpu()) {
-    refuse_with_shards(
-        concat("device ", group_.device().str(), " is not supported; train on the CPU"));
-  }
+  check_device(group_);
   std::unordered_set<const c10::TensorImpl*> seen;
   for (const auto& module : modules_) {
     check_module(*module, options_.shards, group_.world_size());
@@ -506,6 +504,16 @@ double LogicalShards::loss() const {
 
 bool LogicalShards::needs_every_backward() const {
   return impl_->needs_every_backward();
+}
+
+bool LogicalShards::is_within_shard() const {
+  return impl_->is_within_shard();
+}
+
+void LogicalShards::check_device(const ProcessGroup& group) {
+  if (group.device().is_cpu()) return;
+  refuse_with_shards(
+      concat("device ", group.device().str(), " is not supported; train on the CPU"));
 }
 
 bool LogicalShards::is_within_step() const {

@@ -79,6 +79,9 @@ class LogicalShards {
   LogicalShards(LogicalShards&&) noexcept;
   LogicalShards& operator=(LogicalShards&&) = delete;
 
+  /// Errors: UsageError for a device other than the CPU.
+  static void check_device(const ProcessGroup& group);
+
   /// The shards that this rank computes, in order. Empty on some ranks if there are fewer shards
   /// than ranks.
   std::vector<int> local_shards() const;
@@ -117,6 +120,8 @@ class LogicalShards {
 
   /// Whether a shard of an incomplete step has begun.
   bool is_within_step() const;
+  /// Whether a shard has begun whose backward() has not been called.
+  bool is_within_shard() const;
   /// Restores the buffers from before the incomplete step.
   void restore_buffers();
   /// Discards the incomplete step. Buffers stay as its shards left them. Call it before you load a

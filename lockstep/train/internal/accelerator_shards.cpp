@@ -171,9 +171,7 @@ void AcceleratorShards::set_group() {
   discard_step();
   steps_.reset();
   const ProcessGroup& group = state_.group();
-  if (!group.device().is_cpu()) {
-    refuse(concat("device ", group.device().str(), " is not supported; train on the CPU"));
-  }
+  LogicalShards::check_device(group);
   check_kernels();
   if (group.world_size() <= shards_ || group.rank() != 0) return;
   log(LogLevel::kWarning, concat("logical_shards=", shards_, " on ", group.world_size(), " ranks: ",
@@ -182,7 +180,7 @@ void AcceleratorShards::set_group() {
 
 void AcceleratorShards::discard_step() {
   if (steps_) steps_->discard_step();
-  has_shard_ = has_sum_ = false;
+  has_sum_ = false;
 }
 
 void AcceleratorShards::end_left_step() {
@@ -225,7 +223,6 @@ void AcceleratorShards::begin_shard(const ShardPlace& place) {
     }
   }
   steps().begin_shard(step_of_place(), place.shard);
-  has_shard_ = true;
 }
 
 std::int64_t AcceleratorShards::step_of_place() const {
@@ -236,7 +233,7 @@ bool AcceleratorShards::is_within_step() const {
   const auto& loaders = state_.loaders;
   if (loaders.empty() || !loaders.front()->is_in_pass()) return false;
   if (!loaders.front()->has_batch()) return false;
-  return !ends_step() || has_shard_;
+  return !ends_step() || (steps_ && steps_->is_within_shard());
 }
 
 bool AcceleratorShards::ends_step() const {
@@ -246,7 +243,7 @@ bool AcceleratorShards::ends_step() const {
 
 void AcceleratorShards::backward(const at::Tensor& loss, std::optional<double> weight) {
   const LoaderPosition& at = position();
-  if (!has_shard_) {
+  if (!steps_ || !steps_->is_within_shard()) {
     throw UsageError(
         "Accelerator::backward: with logical_shards each batch has one loss; add up its losses and "
         "call it once");
@@ -263,7 +260,6 @@ void AcceleratorShards::backward(const at::Tensor& loss, std::optional<double> w
   // A rank without samples unscales the sum, too.
   if (state_.scaler().is_enabled()) total = state_.scaler_.scale(total);
   if (at.samples() > 0 || steps.needs_every_backward()) total.backward();
-  has_shard_ = false;
   steps.take_gradients(at.samples() > 0 ? loss.item<double>() : 0, counted);
   if (!at.is_last_shard()) return;
   steps.end_step(step_of_place());

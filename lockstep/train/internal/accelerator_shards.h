@@ -63,7 +63,6 @@ class AcceleratorShards {
   const int threads_before_;
   std::optional<LogicalShards> steps_;  // of the group
   ShardPlace place_;
-  bool has_shard_ = false;  // whose backward() is to come
   bool has_sum_ = false;
   bool has_met_ = false;  // Its kernels are those of a group it was in.
   at::Tensor loss_;       // registered: a recovery rolls it back and hands it to replacements
