@@ -68,7 +68,10 @@ const char* bench_memory_name(BenchMemory memory) {
 
 std::optional<BenchOptions> parse_bench_options(const std::vector<std::string>& arguments) {
   BenchOptions options;
-  CLI::App app("Times collectives, or the launcher.", "lockstep bench");
+  CLI::App app(
+      "Times collectives, or the launcher. The wheel has no benchmarks: build Lockstep from "
+      "source.",
+      "lockstep bench");
   CLI::App* const all_reduce = app.add_subcommand(
       kBenchmark,
       "times the all-reduce of a float32 tensor over the ranks of this machine, for each backend, "
