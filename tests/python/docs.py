@@ -49,6 +49,16 @@ class FileNames(unittest.TestCase):
             self.assertLessEqual(len((DOCS / page).read_text().splitlines()), most, page)
 
 
+class Environment(unittest.TestCase):
+    def test_the_page_has_every_variable(self):
+        header = (ROOT / "lockstep/base/internal/env.h").read_text()
+        read = set(re.findall(r'\bk\w+\{\s*"([A-Z][A-Z_]*)",', header))
+        told = set(re.findall(r"`([A-Z][A-Z_]*)`", "".join(
+            line.split("|")[1] for line in (DOCS / "environment.md").read_text().splitlines() if line.startswith("| `"))))
+        self.assertGreater(len(read), 50)
+        self.assertEqual(told, read)
+
+
 class Packaging(unittest.TestCase):
     def test_recipes_have_the_version_of_the_project(self):
         version = re.search(r"^project\(lockstep VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text(), re.MULTILINE)[1]
