@@ -59,7 +59,7 @@ std::string describe(const ErrorFields& fields);
 class OperationError : public Error {
  public:
   using Error::Error;
-  /// what() is "<describe(fields)>: <reason>".
+  /// what() is `describe(fields): reason`.
   OperationError(ErrorFields fields, const std::string& reason);
   /// what() is `message`.
   OperationError(const std::string& message, ErrorFields fields);
@@ -108,7 +108,7 @@ class CommError : public OperationError {
 /// The operating system refused: disk full, no permission, no such file, port in use.
 class SystemError : public Error {
  public:
-  /// what() is "<operation>: <text of errno>; <advice>". For EMFILE and ENFILE the advice is how to
+  /// what() is `operation: text of errno; advice`. For EMFILE and ENFILE the advice is how to
   /// allow more open files.
   SystemError(const std::string& operation, int errno_value, const std::string& advice = "");
   const char* name() const noexcept override { return "SystemError"; }

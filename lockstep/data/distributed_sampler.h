@@ -42,6 +42,14 @@ struct DistributedSamplerOptions {
 /// }
 /// ```
 ///
+/// Without a loader call reset() after set_epoch(), then next() until it returns nullopt:
+///
+/// ```cpp
+/// sampler.set_epoch(epoch);
+/// sampler.reset();
+/// while (const auto indices = sampler.next(32)) …
+/// ```
+///
 /// Copies share the epoch, so set_epoch() reaches the data loader's copy; each copy has its own
 /// position. A new epoch takes effect at the next reset(), which the loader calls in begin().
 ///
@@ -53,8 +61,8 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   explicit DistributedSampler(std::size_t dataset_size,
                               const DistributedSamplerOptions& options = {});
 
-  /// Sets the epoch; call it before each epoch, with the same number on all ranks. Otherwise all
-  /// epochs have the same order.
+  /// Sets the epoch of the next reset(); call it before each epoch, with the same number on all
+  /// ranks. Otherwise all epochs have the same order. A data loader calls reset() in begin().
   void set_epoch(std::uint64_t epoch) { *epoch_ = epoch; }
   /// The number given to set_epoch(); at first 0.
   std::uint64_t epoch() const { return *epoch_; }

@@ -75,11 +75,13 @@ void collect_tensors(const T& output, std::vector<at::Tensor>& tensors) {
 /// Construction, forward and backward are collective: every rank must do the same.
 ///
 /// Algorithm: "PyTorch Distributed" (Li et al., VLDB 13(12), 2020).
-/// Threads: the training thread.
+/// Threads: construct it and call forward and backward on one thread, any of the process.
+/// Autograd's own threads run the hooks.
 /// Lifetime: keeps the process group alive.
-/// Errors: at construction UsageError for a module without parameters that require gradients, and
-/// for modules that differ between ranks; from forward and backward() TimeoutError, PeerLost,
-/// CommError.
+/// Errors: UsageError at construction for a module without parameters that require gradients, for
+/// invalid options, and for modules or options that differ between ranks; ReplicaDrift from forward
+/// with check_replicas_every; TimeoutError, PeerLost and CommError from construction, forward and
+/// backward(), after which the group is unusable. docs/distributed-data-parallel.md has a table.
 template <class Module>
 requires(!ModuleHolder<Module>) class DistributedDataParallel {
  public:
@@ -200,7 +202,8 @@ requires(!ModuleHolder<Module>) class DistributedDataParallel {
   ExchangeReport exchange_report() const { return replica_.exchange_report(); }
 
   /// Compares parameters and buffers of all ranks bit for bit, without the ignored ones; the
-  /// overload also the optimizer's state. Collective. Cost and errors: ddp/replica_check.h.
+  /// overload also the optimizer's state. Collective. Cost: as lockstep::check_replicas_agree.
+  /// Errors: ReplicaDrift, the same on every rank; else see Work::wait.
   void check_replicas_agree() const { replica_.check_replicas_agree(nullptr); }
   void check_replicas_agree(const torch::optim::Optimizer& optimizer) const {
     replica_.check_replicas_agree(&optimizer);

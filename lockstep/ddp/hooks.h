@@ -197,7 +197,7 @@ struct PeriodicModelAveragerOptions {
 
 /// Averages parameters over all ranks periodically. Used with PostLocalSgdHook.
 /// Algorithm: local SGD (Stich, ICLR 2019).
-/// Threads: the training thread.
+/// Threads: call from the training thread.
 /// Errors: UsageError from the constructor for a period below 1 or warmup_steps below 0; else see
 /// Work::wait.
 class PeriodicModelAverager {

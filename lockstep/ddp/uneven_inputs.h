@@ -102,7 +102,7 @@ Batch empty_batch(const std::vector<BatchTensorShape>& shapes) {
 /// Finds how many batches the next step has, if ranks have different numbers of them: each rank
 /// sends the number it has left with the gradients of a step, so a step costs no extra message. All
 /// ranks make the same calls.
-/// Threads: the training thread.
+/// Threads: call from the training thread.
 /// Lifetime: the replica must outlive it.
 /// Errors: see Work::wait.
 class BatchVote {
@@ -167,7 +167,7 @@ struct UnevenInputsOptions {
 /// extra message, and read batches one step ahead. A DataLoader needs neither: its EpochPlan says
 /// which rank has a batch. In place of a padding sample the rank gets an empty batch.
 ///
-/// Threads: the training thread.
+/// Threads: call from the training thread.
 /// Lifetime: model and loader must outlive it.
 /// Errors: UsageError for a second pass; else see Work::wait.
 template <class Batch>

@@ -31,7 +31,8 @@ namespace lockstep {
 /// another time throw. Module code needs no change: a unit is gathered when LibTorch is to run an
 /// operator on a parameter of it. All ranks must use the same units in the same order.
 ///
-/// It follows "PyTorch FSDP" (Zhao et al., VLDB 16(12), 2023). Threads: the training thread.
+/// It follows "PyTorch FSDP" (Zhao et al., VLDB 16(12), 2023).
+/// Threads: call from the training thread.
 /// Lifetime: keeps the process group alive; the module is of no use after it.
 /// Errors: at construction UsageError for modules and options that differ between ranks; from
 /// forward and backward() TimeoutError, PeerLost, CommError, UsageError.

@@ -36,7 +36,7 @@ class AveragedWeights;
 ///     }                                                    // … and its own weights again
 ///
 /// Nothing is communicated: if the weights are equal on all ranks, so are the averages.
-/// Threads: the training thread.
+/// Threads: call from the training thread.
 /// Lifetime: the module must outlive it; the averages stay on the module's devices at construction.
 /// Errors: UsageError for a decay outside 0 to 1.
 class ExponentialMovingAverage {

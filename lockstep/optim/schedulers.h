@@ -31,7 +31,7 @@ namespace lockstep {
 ///
 /// Learning rates depend only on the number of steps and the rates before, so Accelerator and
 /// Trainer can roll steps back.
-/// Threads: the training thread.
+/// Threads: call from the training thread.
 /// Lifetime: the optimizer must outlive it.
 /// Errors: UsageError from constructors for options out of range.
 class LRScheduler : public torch::optim::LRScheduler {

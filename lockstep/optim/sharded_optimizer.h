@@ -88,7 +88,7 @@ class OptimizerShards {
 /// step(), add_param_group() and consolidated_state_dict() are collective.
 ///
 /// Algorithm: ZeRO, stage 1 (Rajbhandari et al., SC20), as PyTorch's ZeroRedundancyOptimizer.
-/// Threads: the training thread.
+/// Threads: call from the training thread.
 /// Lifetime: keeps the process group alive.
 /// Errors: at construction UsageError for parameters that differ from rank 0's or share memory,
 /// PeerFailed on the other ranks; UsageError from step() if a group's parameters were replaced;

@@ -4,9 +4,9 @@
 
 namespace lockstep {
 
-/// Runs a program's body and turns an exception into one line on standard error ("lockstep[1]
-/// error: <message>" on rank 1), an error file (TORCHELASTIC_ERROR_FILE, in torchrun's schema) and
-/// an exit code. A crash writes the error file too.
+/// Runs a program's body and turns an exception into one line on standard error, an error file
+/// (TORCHELASTIC_ERROR_FILE, in torchrun's schema) and an exit code. The line of rank 1 begins with
+/// `lockstep[1] error:`. A crash writes the error file too.
 ///
 ///     int main(int argc, char** argv) {
 ///       return lockstep::run_main([&] { return train(argc, argv); });

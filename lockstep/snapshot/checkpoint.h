@@ -104,7 +104,7 @@ struct SaveCheckpointOptions {
 };
 
 /// Writes a file or directory; it is complete or absent. Formats without a checksum get a file with
-/// one beside them: checksums.xxh3 in a directory, else <name>.xxh3; `xxh128sum -c` verifies it.
+/// one beside them: checksums.xxh3 in a directory, else `<name>.xxh3`; `xxh128sum -c` verifies it.
 /// Errors: UsageError for a tensor that the format cannot hold, and if the path exists; SystemError
 /// (disk full, no permission). The path then holds what it held before.
 void save_checkpoint(const std::filesystem::path& path, const TensorDict& tensors,
