@@ -51,12 +51,12 @@ class Replica {
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
 
+  /// See ReplicaState.
+  void set_buffers(const std::vector<NamedTensor>& buffers);
   /// Before the module's forward: checks parameters, compares replicas if due, copies rank 0's
   /// buffers.
   /// Errors: UsageError if the last backward pass failed, and for parameters that were frozen,
   /// unfrozen, or moved to another dtype or device.
-  /// See ReplicaState.
-  void set_buffers(const std::vector<NamedTensor>& buffers);
   void before_forward();
   /// After the module's forward.
   void after_forward();
