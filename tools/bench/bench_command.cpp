@@ -39,11 +39,10 @@ int bench_command(const std::vector<std::string>& arguments) {
   if (!options) return 0;
   // The ranks' program loads LibTorch, which this one must not.
   const std::string ranks = benchmark_file("bench", program_folder() / "lockstep-bench-rank");
-  return run_job(
-      {.program = {.name = ranks, .arguments = arguments},
-       .worker_count = options->nproc_per_node,
-       .role = "bench",
-       .run_id = "bench"});
+  return run_job({.program = {.name = ranks, .arguments = arguments},
+                  .worker_count = options->nproc_per_node,
+                  .role = "bench",
+                  .run_id = "bench"});
 }
 
 }  // namespace lockstep::inline internal
