@@ -150,16 +150,17 @@ at::Tensor ShardedModule::cast_input(const at::Tensor& input) const {
 
 void ShardedModule::backward(const at::Tensor& loss, const WeightedBackwardOptions& options) {
   const auto refuse = [&](const std::string& what) {
-    throw UsageError(concat("FullySharded::backward on rank ", options_.process_group.rank(), ": ",
-                            what));
+    throw UsageError(
+        concat("FullySharded::backward on rank ", options_.process_group.rank(), ": ", what));
   };
   if (!(options.weight >= 0 && std::isfinite(options.weight))) {
     refuse(concat("weight=", options.weight,
                   " is not a number of samples; it must be 0 or more, and finite"));
   }
   if (!loss.defined() || loss.numel() != 1 || !loss.requires_grad()) {
-    refuse("the loss must be one number that depends on parameters, the mean over the samples that "
-           "are its weight");
+    refuse(
+        "the loss must be one number that depends on parameters, the mean over the samples that "
+        "are its weight");
   }
   if (loss.scalar_type() != at::kFloat && loss.scalar_type() != at::kDouble) {
     refuse(concat("the loss is ", c10::toString(loss.scalar_type()),
@@ -199,9 +200,9 @@ double ShardedModule::gradient_norm() const {
   const at::Tensor squares = at::zeros({}, at::kDouble);
   for (const auto& [name, piece] : named_parameters()) {
     if (!piece.grad().defined() || piece.numel() == 0) continue;
-    squares.add_(at::linalg_vector_norm(piece.grad(), 2, at::OptionalIntArrayRef(), false,
-                                        at::kDouble)
-                     .square());
+    squares.add_(
+        at::linalg_vector_norm(piece.grad(), 2, at::OptionalIntArrayRef(), false, at::kDouble)
+            .square());
   }
   const at::Tensor total = squares.to(options_.process_group.device());
   options_.process_group.all_reduce(total, {.name = "gradient norm"});

@@ -73,6 +73,7 @@ class PreparedModel {
     if (!replica_->ddp) throw UsageError("PreparedModel::ddp: the strategy is kFullyShard");
     return *replica_->ddp;
   }
+  /// The wrapper of Strategy::kFullyShard. Errors: UsageError with the other.
   FullySharded<Module>& fully_sharded() const {
     if (!replica_->fully_sharded) {
       throw UsageError("PreparedModel::fully_sharded: the strategy is kDdp");

@@ -84,7 +84,8 @@ struct UnitsTraining {
     accelerator.register_for_checkpointing("seen", {{"samples", seen}});
   }
 
-  void train(std::int64_t epochs, const std::function<void()>& after_step = [] {}) {
+  void train(
+      std::int64_t epochs, const std::function<void()>& after_step = [] {}) {
     while (loader.epoch() < epochs) {
       for (auto& batch : loader) {
         const auto accumulating = accelerator.accumulate();
@@ -447,9 +448,7 @@ TEST_F(FullyShardSnapshots, AFolderThatCannotBeMadeIsAnErrorAndNoHang) {
   AdamW adamw(model.parameters());
   const auto state = model.sharded().gathered_state(adamw);
   SnapshotDirectory whole(path_ + "/whole", {.process_group = group_});
-  const auto save = [&](SnapshotDirectory& snapshots) {
-    snapshots.save(*state, {.step = 1});
-  };
+  const auto save = [&](SnapshotDirectory& snapshots) { snapshots.save(*state, {.step = 1}); };
   if (rank_ == 0) {
     EXPECT_SAYS(message_of<SystemError>([&] { save(whole); }), path_);
   } else {
@@ -478,12 +477,12 @@ class FullyShardOtherRanks : public FullyShardSnapshots {
       }
       save(SaveOptions{.step = first_step + 3});
     };
-    SnapshotDirectory snapshots(
-        path_, {.keep_last = 9, .sharded = sharded_saves, .process_group = group});
+    SnapshotDirectory snapshots(path_,
+                                {.keep_last = 9, .sharded = sharded_saves, .process_group = group});
     if (is_sharded) {
-      auto model = fully_shard(
-          net, {.process_group = group,
-                .auto_wrap_policy = module_wrap_policy<torch::nn::LinearImpl>()});
+      auto model =
+          fully_shard(net, {.process_group = group,
+                            .auto_wrap_policy = module_wrap_policy<torch::nn::LinearImpl>()});
       torch::optim::Adam adam(trained_of(net), 0.02);
       model.sharded().shard_optimizer(adam);
       const auto state = model.sharded().gathered_state(adam);

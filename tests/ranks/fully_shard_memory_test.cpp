@@ -162,8 +162,7 @@ TEST_F(FullyShardMemory, SavesAndLoadsUnitByUnit) {
     const std::int64_t before = memory->live;
     ASSERT_TRUE(snapshots.load_latest(*state));
     // The pieces of parameters and of both states, and one tensor twice.
-    const std::int64_t loading =
-        3 * all_bytes / world_size_ + 2 * unit_bytes + all_bytes / 50;
+    const std::int64_t loading = 3 * all_bytes / world_size_ + 2 * unit_bytes + all_bytes / 50;
     if (is_counted) {
       EXPECT_LE(memory->most - before, loading);
     }

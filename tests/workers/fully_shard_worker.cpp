@@ -172,8 +172,8 @@ void train_accelerated(Strategy strategy, const std::string& folder, std::int64_
   }
   torch::optim::AdamW adamw(net->parameters(), 1e-2);
   auto [model, optimizer] = accelerator.prepare(net, adamw);
-  auto loader = accelerator.make_data_loader(
-      TokenRows().map(torch::data::transforms::Stack<>()), {.batch_size = 7});
+  auto loader = accelerator.make_data_loader(TokenRows().map(torch::data::transforms::Stack<>()),
+                                             {.batch_size = 7});
   accelerator.load_state();
   accelerator.print("begins at step ", accelerator.steps());
   const bool is_first = env::integer(env::kRestartCount).value_or(0) == 0;
@@ -184,8 +184,8 @@ void train_accelerated(Strategy strategy, const std::string& folder, std::int64_
       optimizer.zero_grad();
       const at::Tensor logits = model(batch.data);
       if (is_first && is_last_rank && accelerator.steps() == killed_at) std::raise(SIGKILL);
-      accelerator.backward(torch::nn::functional::cross_entropy(logits.flatten(0, 1),
-                                                                batch.target.flatten()));
+      accelerator.backward(
+          torch::nn::functional::cross_entropy(logits.flatten(0, 1), batch.target.flatten()));
       optimizer.step();
       if (!accelerator.sync_gradients()) continue;
       if (accelerator.steps() % kSaveEvery == 0) accelerator.save_state();

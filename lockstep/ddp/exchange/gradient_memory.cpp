@@ -27,8 +27,8 @@ namespace {
 
 using Source = GradientMemory::Source;
 
-// The sources that this thread has opened, of which the last one serves first; those that are closed
-// or gone are dropped on the way.
+// The sources that this thread has opened, of which the last one serves first; those that are
+// closed or gone are dropped on the way.
 thread_local std::vector<std::weak_ptr<Source>> opened_here;
 
 // Shared memory that was handed out. Who frees memory may know nothing but its address: see "raw

@@ -133,10 +133,10 @@ void load_full_state(const torch::nn::Module& module, const ShardedUnits& units,
   const ShardedMembers members(units);
   const std::vector<std::string> differences = state_differences(module, members, values);
   if (!differences.empty()) {
-    throw UsageError(concat("FullySharded::load_full_state_dict: the state dict does not fit the "
-                            "model: ",
-                            some_differences(differences),
-                            "; load one of full_state_dict() of the same model"));
+    throw UsageError(
+        concat("FullySharded::load_full_state_dict: the state dict does not fit the "
+               "model: ",
+               some_differences(differences), "; load one of full_state_dict() of the same model"));
   }
   std::map<std::string, at::Tensor> given(values.begin(), values.end());
   const c10::NoGradGuard no_grad;

@@ -145,8 +145,7 @@ at::Tensor ShardedTrainingState::add_to_message(const Place& place, const std::s
   }
   const FlatParameter::Member& member = place.member();
   message->pieces[place.index] = piece;
-  message->absent[place.index] =
-      absent_tensor(member.sizes, member.strides, piece.scalar_type());
+  message->absent[place.index] = absent_tensor(member.sizes, member.strides, piece.scalar_type());
   return message->absent[place.index];
 }
 
@@ -154,13 +153,12 @@ c10::IValue ShardedTrainingState::optimizer() {
   states_.clear();
   const std::vector<const Place*> places = places_of_optimizer();
   const std::set<std::string> numbers = numbers_of(optimizer_);
-  return map_states(
-      optimizer_state_dict(optimizer_),
-      [&](std::int64_t index, const std::string& field, const at::Tensor& tensor) {
-        const Place* const place = places.at(static_cast<std::size_t>(index));
-        if (place == nullptr || numbers.contains(field)) return tensor;
-        return add_to_message(*place, field, tensor);
-      });
+  return map_states(optimizer_state_dict(optimizer_),
+                    [&](std::int64_t index, const std::string& field, const at::Tensor& tensor) {
+                      const Place* const place = places.at(static_cast<std::size_t>(index));
+                      if (place == nullptr || numbers.contains(field)) return tensor;
+                      return add_to_message(*place, field, tensor);
+                    });
 }
 
 void ShardedTrainingState::gather(const TakeWhole& take) const {
@@ -181,8 +179,8 @@ void ShardedTrainingState::read(const Snapshot& snapshot,
   const c10::NoGradGuard no_grad;
   const auto differences = state_differences(module_, members_, snapshot.model);
   if (!differences.empty()) {
-    throw UsageError(concat("load ", source, ": it does not fit the model: ",
-                            some_differences(differences),
+    throw UsageError(concat("load ", source,
+                            ": it does not fit the model: ", some_differences(differences),
                             "; load it into the model that it was saved from"));
   }
   source_ = source;

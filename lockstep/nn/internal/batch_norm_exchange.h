@@ -8,8 +8,8 @@
 
 #include "lockstep/nn/internal/layer_group.h"
 
-/// Collectives of a batch normalization layer, one per call. The ranks' values are combined along one
-/// aligned binary tree over ranks, with every backend. If ranks are in different layers or pass
+/// Collectives of a batch normalization layer, one per call. The ranks' values are combined along
+/// one aligned binary tree over ranks, with every backend. If ranks are in different layers or pass
 /// mismatching inputs, every rank gets a UsageError.
 namespace lockstep::inline internal {
 

@@ -59,7 +59,8 @@ TEST(ChannelStatistics, OfManyPartsAreCombinedAlongTheTree) {
   for (std::size_t count = 1; count <= 17; ++count) {
     std::vector<ChannelStatistics> parts;
     for (std::size_t i = 0; i < count; ++i) {
-      parts.push_back(statistics_of(channel_values(static_cast<int>(i % 4 + 1), std::cos(i * 3.1))));
+      parts.push_back(
+          statistics_of(channel_values(static_cast<int>(i % 4 + 1), std::cos(i * 3.1))));
     }
     const ChannelStatistics expected = by_halves(parts, 0, std::bit_ceil(count));
     const ChannelStatistics combined = combine_by_tree(parts);

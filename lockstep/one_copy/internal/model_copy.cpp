@@ -504,9 +504,8 @@ at::Tensor ModelCopy::averaged_part(std::size_t index) {
   LOCKSTEP_ASSERT(held.is_averaged);
   const Part own_part = part(index);
   auto* const first = static_cast<std::byte*>(held.gradient.mutable_data_ptr());
-  at::Tensor own =
-      at::from_blob(first + own_part.begin * element_bytes_of(index), {own_part.size()},
-                    at::TensorOptions(views_[index].scalar_type()));
+  at::Tensor own = at::from_blob(first + own_part.begin * element_bytes_of(index),
+                                 {own_part.size()}, at::TensorOptions(views_[index].scalar_type()));
   if (held.factor != 1) own.mul_(at::scalar_tensor(held.factor));
   held.factor = 1;
   return own;

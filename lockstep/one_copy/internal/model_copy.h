@@ -104,8 +104,8 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   /// equal on all ranks, also on those without a gradient.
   void hold_gradient(std::size_t index, const at::Tensor& gradient, double weight = 1);
   /// .grad of the parameter is a sum with the same bits on all ranks, or undefined on all. A step
-  /// uses it until a backward pass adds to it. Each rank has the whole sum: a lost rank takes no part
-  /// of it along.
+  /// uses it until a backward pass adds to it. Each rank has the whole sum: a lost rank takes no
+  /// part of it along.
   void note_sum(std::size_t index) { held_[index] = {.is_sum = true}; }
   bool has_sum(std::size_t index) const { return held_[index].is_sum; }
   /// Discards all held gradients.

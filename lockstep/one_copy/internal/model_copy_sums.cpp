@@ -36,10 +36,9 @@ void ModelCopy::find_sum(std::size_t index) {
 void ModelCopy::copy_sum(std::size_t index, std::int64_t begin, std::int64_t elements,
                          std::byte* target) const {
   const std::int64_t bytes = element_bytes_of(index);
-  std::memcpy(
-      target,
-      static_cast<const std::byte*>(held_[index].gradient.const_data_ptr()) + begin * bytes,
-      static_cast<std::size_t>(elements * bytes));
+  std::memcpy(target,
+              static_cast<const std::byte*>(held_[index].gradient.const_data_ptr()) + begin * bytes,
+              static_cast<std::size_t>(elements * bytes));
 }
 
 }  // namespace lockstep::inline internal

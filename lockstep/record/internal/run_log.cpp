@@ -18,21 +18,22 @@ void RunLog::begin(const Begin& begin) {
   ordered_json versions = {{"lockstep", LOCKSTEP_VERSION}};
   for (const auto& [name, version] : begin.versions) versions[name] = version;
   log_.append(json_line({{"event", "begin"},
-                       {"time", wall_seconds()},
-                       {"step", begin.step},
-                       {"ranks", begin.ranks},
-                       {"machine",
-                        {{"host", machine.host},
-                         {"system", machine.system},
-                         {"processor", machine.processor},
-                         {"processors", machine.processors},
-                         {"memory_bytes", machine.memory_bytes},
-                         {"devices", machine.devices}}},
-                       {"versions", versions}}));
+                         {"time", wall_seconds()},
+                         {"step", begin.step},
+                         {"ranks", begin.ranks},
+                         {"machine",
+                          {{"host", machine.host},
+                           {"system", machine.system},
+                           {"processor", machine.processor},
+                           {"processors", machine.processors},
+                           {"memory_bytes", machine.memory_bytes},
+                           {"devices", machine.devices}}},
+                         {"versions", versions}}));
 }
 
 void RunLog::end(std::int64_t step, const std::string& how) {
-  log_.append(json_line({{"event", "end"}, {"time", wall_seconds()}, {"step", step}, {"how", how}}));
+  log_.append(
+      json_line({{"event", "end"}, {"time", wall_seconds()}, {"step", step}, {"how", how}}));
 }
 
 }  // namespace lockstep::inline internal

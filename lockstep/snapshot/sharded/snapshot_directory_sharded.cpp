@@ -46,9 +46,8 @@ void SnapshotDirectory::save_sharded(Snapshot snapshot, StatePlacement placement
   for (const auto& [name, tensor] : snapshot.model) model_names.push_back(name);
   if (rank != 0) snapshot.random_state = snapshot.cuda_random_state = {};
 
-  const auto all =
-      gather_rows(group_, {static_cast<std::int64_t>(random_number()),
-                           static_cast<std::int64_t>(own_bytes(snapshot, placement))});
+  const auto all = gather_rows(group_, {static_cast<std::int64_t>(random_number()),
+                                        static_cast<std::int64_t>(own_bytes(snapshot, placement))});
   std::vector<std::uint64_t> kept_bytes;
   for (const auto& row : all) kept_bytes.push_back(static_cast<std::uint64_t>(row[1]));
   const SnapshotName name{snapshot.epoch, snapshot.step, true};

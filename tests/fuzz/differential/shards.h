@@ -6,8 +6,9 @@
 
 namespace lockstep::differential {
 
-/// Trains by a plan in logical shards, on all ranks of the group, and compares every loss, gradient,
-/// buffer and parameter, to the bit, with one process that adds up the shards along the tree.
+/// Trains by a plan in logical shards, on all ranks of the group, and compares every loss,
+/// gradient, buffer and parameter, to the bit, with one process that adds up the shards along the
+/// tree.
 Failure run_in_shards(const Plan& plan, const ProcessGroup& group);
 
 }  // namespace lockstep::differential
