@@ -44,7 +44,7 @@ class GptImpl : public torch::nn::Module {
 
   /// idx: [batch, length] int64 below vocab_size, length at most block_size. Gives the logits of
   /// each next token, [batch, length, vocab_size], and, with targets of idx's shape, the mean cross
-  /// entropy in float32, where targets of -1 do not count; else the second is undefined.
+  /// entropy in float32, over targets other than -1; else the second is undefined.
   /// Errors: UsageError for longer sequences.
   std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& idx, const at::Tensor& targets = {});
 

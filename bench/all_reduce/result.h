@@ -29,7 +29,7 @@ struct Sample {
   std::vector<double> call_us{};  ///< of the slowest rank
 };
 
-/// All samples of one subject and size that were taken while the processors lay alike.
+/// All samples of one subject and size that were taken with the same placement on processors.
 struct Row {
   Subject subject;
   std::int64_t bytes = 0;

@@ -101,7 +101,7 @@ class SharedLines {
   SharedLines(const SharedLines&) = delete;
   SharedLines& operator=(const SharedLines&) = delete;
 
-  /// The next, on every rank alike: one that a deadline left in disorder is not used again.
+  /// The next, the same on every rank: one whose deadline expired is not used again.
   std::atomic<std::uint32_t>& next() { return lines_[next_++ % (kBytes / sizeof(Line))].value; }
 
  private:

@@ -18,8 +18,8 @@ struct OptimizerConfig {
   double beta2 = 0.95;
   /// Steps in which the learning rate rises in equal amounts to its full height.
   std::int64_t warmup_steps = 0;
-  /// What is left of it after the last step; from the warm-up on it falls along a cosine. 1: it
-  /// stays as it is.
+  /// Fraction of the learning rate after the last step, to which it falls along a cosine from the
+  /// warm-up on. 1: it stays constant.
   double final_learning_rate_factor = 0.1;
 };
 

@@ -164,7 +164,7 @@ class Training {
   /// Runs the training. Collective; call it once. A trainer makes `steps` steps, those before a
   /// restart included: before each step the parameters get the servers' values, and after it the
   /// gradients are sent. After the last step of all trainers their parameters equal the servers',
-  /// and each trainer calls `when_done`. A server serves until then.
+  /// and each trainer calls `when_done`; then the servers return.
   /// Errors: what steps throw. UsageError for too few ranks, and if parts, servers or staleness
   /// differ between ranks. RemoteError for what a server refuses. PeerLost, TimeoutError and
   /// CommError if no other generation follows. Error if parameters are lost.

@@ -20,7 +20,7 @@ void run_signal_handlers();
 bool runs_signal_handler();
 
 /// Releases the GIL while it lives, if this thread holds it: PyTorch calls some methods of a Work
-/// with it, and whoever waits must not keep the thread that runs signal handlers waiting.
+/// with it, and a waiting thread must not block the one that runs signal handlers.
 class WithoutGil {
  public:
   WithoutGil();

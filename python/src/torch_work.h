@@ -15,7 +15,7 @@
 
 namespace lockstep::python {
 
-/// One collective or message under way, and what is left to do when it is complete: results that
+/// One collective or message under way, and the rest of its work when it is complete: results that
 /// were received elsewhere go to where the caller wants them.
 /// Threads: any. Errors: those of Work.
 class Part {

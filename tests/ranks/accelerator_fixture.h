@@ -76,7 +76,7 @@ class AcceleratorState : public AcceleratorTest {
   const std::string path_ = folder_.path();
 };
 
-// A training whose parts are all that an accelerator saves.
+// A training run whose parts are all that an accelerator saves.
 struct AcceleratedTraining {
   explicit AcceleratedTraining(Accelerator& of) : accelerator(of) {
     accelerator.register_for_checkpointing("average", average);

@@ -22,8 +22,8 @@ class CudaTest : public Conformance {
         world_size_ == 1 || group_.backend_name() == "nccl" || group_.backend_name() == "gloo";
   }
 
-  /// Keeps the device busy for tens of milliseconds: what is queued behind it and read too early is
-  /// not there yet.
+  /// Keeps the device busy for tens of milliseconds: results that are queued behind it and read
+  /// too early are wrong.
   void delay() const {
     at::Tensor values = at::full({2048, 2048}, 1e-3, on_device());
     for (int i = 0; i < 40; ++i) values = values.matmul(values).mul_(0.5);

@@ -17,7 +17,7 @@
 
 namespace lockstep::testing {
 
-/// What the tests of Pipeline share: a net, batches, and the uncut net as oracle.
+/// What the tests of Pipeline share: a net, batches, and the whole net as oracle.
 class PipelineTest : public Conformance {
  protected:
   struct Way {
@@ -79,7 +79,7 @@ class PipelineTest : public Conformance {
     return at::mse_loss(outputs, targets);
   }
 
-  /// Adds the uncut net's gradient for the same micro-batches, in their order; gives the mean loss.
+  /// Adds the whole net's gradient for the same micro-batches, in their order; gives the mean loss.
   template <class Loss>
   static double step_uncut(torch::nn::Sequential& net, const at::Tensor& inputs,
                            const at::Tensor& targets, int micro_batches, Loss&& loss,
@@ -100,7 +100,7 @@ class PipelineTest : public Conformance {
     return mean;
   }
 
-  /// Expects the pipeline's gradients to have the bits of the uncut net's of the same names.
+  /// Expects the pipeline's gradients to have the bits of the whole net's of the same names.
   static void expect_gradients_of(const torch::nn::Sequential& uncut, const Pipeline& pipeline,
                                   bool exactly = true) {
     const auto expected = uncut->named_parameters();

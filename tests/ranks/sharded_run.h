@@ -1,6 +1,6 @@
 #pragma once
 
-// A training in logical shards, and its oracle.
+// A training run in logical shards, and its oracle.
 #include <cmath>
 #include <functional>
 #include <utility>

@@ -60,8 +60,8 @@ struct PruneRequest {
   bool dry_run = false;
 };
 
-/// Deletes all but the newest whole snapshots, and remains of unfinished saves before them. Damaged
-/// ones do not count, and those after the newest whole one stay.
+/// Deletes all but the newest complete snapshots, and the files of incomplete saves before them.
+/// Damaged snapshots are not counted; those after the newest complete one stay.
 SnapshotAnswer prune_answer(const PruneRequest& request);
 
 }  // namespace lockstep::inline internal

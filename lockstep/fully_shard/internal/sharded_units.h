@@ -21,7 +21,7 @@ namespace lockstep::inline internal {
 /// A unit is gathered when an operator is about to use one of its parameters, and in backward when
 /// one of them gets a gradient. Using units ends the use of every gathered one that is neither
 /// within them nor around them: in forward that one is resharded, in backward, once it was used
-/// there, its gradients are reduced, too. What is left then is done at the end of forward, or of
+/// there, its gradients are reduced, too. The rest is done at the end of forward, or of
 /// backward, where ranks find out together which parameters have a gradient on any rank. Ranks
 /// whose forward uses the same units in the same order make the same collectives, whichever
 /// parameters of a unit each of them leaves out.

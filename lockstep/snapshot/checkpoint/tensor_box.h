@@ -26,11 +26,11 @@ bool lies_within(const TensorBox& box, const std::vector<std::int64_t>& shape);
 /// bits. Zero dimensions count as one in that check, as LibTorch multiplies them for strides.
 std::optional<std::int64_t> element_count(const std::vector<std::int64_t>& shape);
 
-/// The intersection of two boxes in one shape; nullopt if empty.
+/// The intersection of two of them in one shape; nullopt if empty.
 std::optional<TensorBox> intersection(const TensorBox& a, const TensorBox& b);
 
-/// Whether boxes, each within the shape, cover each element exactly once. Boxes without elements
-/// are ignored. Time is proportional to the number of pairs that share rows.
+/// Whether they cover each element of the shape, in which each lies, exactly once. Those without
+/// elements are ignored. Time is proportional to the number of pairs that share rows.
 bool tile_the_shape(const std::vector<TensorBox>& boxes, const std::vector<std::int64_t>& shape);
 
 /// The rows of dimension 0 that part `index` of `parts` gets; the first parts get one more if the

@@ -10,7 +10,7 @@ namespace lockstep::differential {
 class Oracle;
 struct Plan;
 
-/// The first difference of a training; none so far where `what` is empty.
+/// The first difference of a training run; none so far if `what` is empty.
 struct Failure {
   std::string where;
   std::string what;

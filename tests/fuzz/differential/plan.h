@@ -122,10 +122,10 @@ struct OptionsPlan {
 
 enum class Backend { kShm, kGloo, kHierarchical };
 
-/// A training, as a value: what a seed stands for.
+/// A training run, as a value: what a seed stands for.
 struct Plan {
   std::uint64_t seed = 0;
-  int ranks = 1;   ///< or logical shards: whoever has samples
+  int ranks = 1;   ///< or logical shards
   int shards = 0;  ///< as many as `ranks`, on any number of processes; 0: a rank is a process
   Backend backend = Backend::kShm;
   int threads = 1;
@@ -174,7 +174,7 @@ ExchangeGroup group_of(const Plan& plan, int step, int pass);
 /// What the loss of a pass is multiplied by so that averages of small integers are integers.
 double multiplier(const Plan& plan, int step, int pass);
 
-/// Whether Lockstep takes such a training: its documented limits, nothing else.
+/// Whether Lockstep takes such a training run: its documented limits, nothing else.
 bool is_allowed(const Plan& plan);
 
 }  // namespace lockstep::differential
