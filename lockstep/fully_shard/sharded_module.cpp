@@ -93,8 +93,9 @@ ShardedModule::ShardedModule(std::shared_ptr<torch::nn::Module> module,
   check_shardable(group, shared_names);
   const std::vector<std::string> names = unit_names_of(*module_, options_.auto_wrap_policy);
   check_models_agree(group, ReplicaState(*module_, {}), describe(options_, names), "fully_shard");
+  buffers_ = ReplicaState(*module_, {}).buffer_tensors();
   if (options_.init_sync) {
-    std::vector<at::Tensor> whole = ReplicaState(*module_, {}).buffer_tensors();
+    std::vector<at::Tensor> whole = buffers_;
     for (const at::Tensor& ignored : ignored_parameters_of(*module_, options_.ignored_parameters)) {
       whole.push_back(ignored);
     }
@@ -132,6 +133,7 @@ ShardedModule::~ShardedModule() = default;
 
 ShardedModule::Forward::Forward(ShardedModule& module)
     : units_(*module.units_), exceptions_(std::uncaught_exceptions()) {
+  module.sync_buffers();
   units_.begin_forward();
 }
 
@@ -146,6 +148,10 @@ bool ShardedModule::casts_inputs() const {
 at::Tensor ShardedModule::cast_input(const at::Tensor& input) const {
   if (!casts_inputs() || !input.defined() || !input.is_floating_point()) return input;
   return input.to(*options_.mp_policy.param_dtype);
+}
+
+void ShardedModule::sync_buffers() const {
+  if (!buffers_.empty()) broadcast_tensors(options_.process_group, buffers_, 0);
 }
 
 void ShardedModule::backward(const at::Tensor& loss, const WeightedBackwardOptions& options) {
@@ -211,6 +217,7 @@ double ShardedModule::gradient_norm() const {
 
 std::unique_ptr<GatheredState> ShardedModule::gathered_state(
     torch::optim::Optimizer& optimizer) const {
+  sync_buffers();
   return std::make_unique<ShardedTrainingState>(*module_, *units_, optimizer);
 }
 

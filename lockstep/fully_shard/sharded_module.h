@@ -98,6 +98,8 @@ class ShardedModule {
   /// The argument of forward in the dtype of gathered parameters, where it is converted.
   at::Tensor cast_input(const at::Tensor& input) const;
 
+  /// Gives every rank rank 0's buffers. Collective.
+  void sync_buffers() const;
   /// As FullySharded::backward(). Collective.
   void backward(const at::Tensor& loss, const WeightedBackwardOptions& options);
   /// As FullySharded::named_parameters().
@@ -106,6 +108,7 @@ class ShardedModule {
   /// Errors: UsageError where it has made steps with those.
   void shard_optimizer(torch::optim::Optimizer& optimizer) const;
   /// Of this module and an optimizer of its parameters, for SnapshotDirectory. Refers to both.
+  /// Collective: synchronizes buffers, of which ranks may save different ones.
   std::unique_ptr<internal::GatheredState> gathered_state(torch::optim::Optimizer& optimizer) const;
   /// In the same order as `parameters`: this rank's piece of each that is the module's and sharded,
   /// others as they are.
@@ -129,6 +132,7 @@ class ShardedModule {
   std::shared_ptr<torch::nn::Module> module_;
   FullyShardOptions options_;
   std::unique_ptr<ShardedUnits> units_;
+  std::vector<at::Tensor> buffers_;
 };
 
 }  // namespace lockstep

@@ -83,8 +83,18 @@ void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, do
 }
 
 double Accelerator::get_total_norm(const std::vector<at::Tensor>& parameters) const {
-  return lockstep::get_total_norm(state_->own_parts(parameters),
-                                  {.process_group = state_->shard_group()});
+  const std::vector<at::Tensor> own = state_->own_parts(parameters);
+  double norm = 0;
+  const auto compute = [&] {
+    norm = lockstep::get_total_norm(own, {.process_group = state_->shard_group()});
+  };
+  if (state_->options().logical_shards == 0) {
+    compute();
+  } else if (sync_gradients() && !state_->has_lost_group()) {
+    // Before a rank's last shard, other ranks may be at other shards.
+    state_->attempt_in_step(compute);
+  }
+  return norm;
 }
 
 TensorDict Accelerator::get_state_dict(const torch::nn::Module& module) const {

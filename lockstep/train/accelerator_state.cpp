@@ -6,6 +6,8 @@
 
 #include <ATen/ops/isfinite.h>
 #include <torch/nn/module.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
 
@@ -20,6 +22,7 @@
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/recovery/internal/step_recovery.h"
 #include "lockstep/snapshot/internal/gathered_state.h"
+#include "lockstep/snapshot/sharded_state.h"
 #include "lockstep/train/internal/accelerator_shards.h"
 #include "lockstep/train/internal/accelerator_training.h"
 
@@ -27,6 +30,32 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t kMostNames = 3;
+
+void check_shardable(const torch::optim::Optimizer& optimizer) {
+  const auto refuse = [](const char* name, const char* why) {
+    throw UsageError(concat("Accelerator::prepare: strategy kFullyShard gives ", name,
+                            " a piece of each parameter, ", why));
+  };
+  if (dynamic_cast<const LAMB*>(&optimizer) != nullptr) {
+    refuse("LAMB", "and LAMB needs norms of whole parameters; use AdamW");
+  }
+  if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
+    refuse("torch::optim::LBFGS", "and it needs sums over whole parameters; use AdamW");
+  }
+  if (dynamic_cast<const torch::optim::Adagrad*>(&optimizer) != nullptr) {
+    refuse("torch::optim::Adagrad",
+           "and it makes its state of whole ones at construction; use lockstep::Adagrad");
+  }
+  if (dynamic_cast<const ShardedState*>(&optimizer) != nullptr) {
+    refuse("ShardedOptimizer", "which is sharded already; prepare the optimizer that it shards");
+  }
+}
+
+std::size_t count_parameters(torch::optim::Optimizer& optimizer) {
+  std::size_t count = 0;
+  for (const auto& group : optimizer.param_groups()) count += group.params().size();
+  return count;
+}
 
 std::optional<at::ScalarType> dtype_of(Precision precision) {
   switch (precision) {
@@ -130,6 +159,11 @@ std::vector<std::string> PreparedReplica::names_not_finite(const TensorDict& ten
   return names;
 }
 
+bool AcceleratorState::shards_in_half() const {
+  const auto dtype = options_.fully_shard.mp_policy.param_dtype;
+  return shard_group() && (dtype == at::kHalf || dtype == at::kBFloat16);
+}
+
 ProcessGroup AcceleratorState::shard_group() const {
   return options_.strategy == Strategy::kFullyShard ? group_ : ProcessGroup();
 }
@@ -141,10 +175,19 @@ FullyShardOptions AcceleratorState::fully_shard_options() const {
 }
 
 void AcceleratorState::shard_optimizers() {
-  for (const auto& replica : replicas) {
-    if (replica->sharded() == nullptr) continue;
-    for (const auto& stepped : optimizers) replica->sharded()->shard_optimizer(*stepped->optimizer);
+  if (options_.strategy != Strategy::kFullyShard) return;
+  sharded_parameters_ = 0;
+  for (const auto& stepped : optimizers) {
+    check_shardable(*stepped->optimizer);
+    sharded_parameters_ += count_parameters(*stepped->optimizer);
+    for (const auto& replica : replicas) replica->sharded()->shard_optimizer(*stepped->optimizer);
   }
+}
+
+void AcceleratorState::shard_added_parameters() {
+  std::size_t parameters = 0;
+  for (const auto& stepped : optimizers) parameters += count_parameters(*stepped->optimizer);
+  if (parameters != sharded_parameters_) shard_optimizers();
 }
 
 std::vector<at::Tensor> AcceleratorState::own_parts(
@@ -304,6 +347,7 @@ void AcceleratorState::exchange_gradients(const at::Tensor& loss, std::optional<
   if (shards_) return exchange_shard(loss, weight);
   end_left_group();
   is_given_up_ = false;
+  if (shard_group()) shard_added_parameters();
   if (turn_of_step_ == 0) plan_step(1);
   const LoaderPosition* const loader = current_loader();
   if (replicas.size() != 1) check_batches(loader, weight);
@@ -351,9 +395,9 @@ void AcceleratorState::check_batches(const LoaderPosition* loader,
              : concat("the batches of an epoch differ in size (dataset of ", loader->dataset_size(),
                       " samples, batches of ", loader->batch_size(), " on ", group_.world_size(),
                       " ranks), so that the last loss has a weight"),
-      "; it is not known whose gradients it is for. Call backward() of model.ddp() with the "
-      "weight, "
-      "or set drop_last, with a batch size that the number of ranks divides"));
+      "; it is not known whose gradients it is for. Call backward() of model.ddp(), or with "
+      "kFullyShard of model.fully_sharded(), with the weight, or set drop_last, with a batch size "
+      "that the number of ranks divides"));
 }
 
 // As large as the factor of a batch of full size is, so that a scaled loss does not overflow where

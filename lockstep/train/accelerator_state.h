@@ -203,9 +203,14 @@ class AcceleratorState {
   void add_loader(const std::shared_ptr<LoaderPosition>& loader);
   /// With kFullyShard: in prepared optimizers, this rank's pieces replace the parameters of
   /// prepared models, whichever was prepared first.
+  /// Errors: UsageError for an optimizer that needs whole parameters.
   void shard_optimizers();
+  /// The same before a backward pass, for parameters that were added to an optimizer since.
+  void shard_added_parameters();
   /// The same for a list of parameters.
   std::vector<at::Tensor> own_parts(const std::vector<at::Tensor>& parameters) const;
+  /// Whether forward of sharded models computes in float16 or bfloat16, by its mp_policy.
+  bool shards_in_half() const;
   /// The ranks that hold different shards; empty: each holds everything.
   ProcessGroup shard_group() const;
   /// Options for prepared models. Errors: UsageError for options that an accelerator cannot serve.
@@ -357,6 +362,8 @@ class AcceleratorState {
   std::vector<at::Tensor> losses_{};
   bool losses_are_old_ = false;
   std::int64_t steps_ = 0;
+  /// Of all prepared optimizers, as they were last sharded.
+  std::size_t sharded_parameters_ = 0;
   std::string training_id_;
   /// Registered state by name, before take_registered().
   std::map<std::string, TensorDict> given_up_{};

@@ -51,7 +51,7 @@ class PreparedModel {
     if constexpr (std::is_same_v<std::remove_cvref_t<Outputs>, at::Tensor>) {
       at::Tensor output = forward_replica(std::forward<Args>(args)...);
       if (output.scalar_type() == at::kHalf || output.scalar_type() == at::kBFloat16) {
-        return dtype ? output.to(at::kFloat) : output;
+        return dtype || state_->shards_in_half() ? output.to(at::kFloat) : output;
       }
       return output;
     } else {

@@ -56,6 +56,10 @@ class HandedOut {
     return memory;
   }
 
+  // Around a fork.
+  void lock() LOCKSTEP_THREAD_SAFETY(acquire_capability(mutex_)) { mutex_.lock(); }
+  void unlock() LOCKSTEP_THREAD_SAFETY(release_capability(mutex_)) { mutex_.unlock(); }
+
  private:
   Mutex mutex_;
   std::unordered_map<void*, c10::DataPtr> by_address_ LOCKSTEP_GUARDED_BY(mutex_);
@@ -120,8 +124,13 @@ void install_once() {
   static std::once_flag once;
   std::call_once(once, [] {
     c10::SetCPUAllocator(&the_allocator());
-    // The memory that ranks share is not mapped in a forked process, such as a DataLoader's worker.
-    ::pthread_atfork(nullptr, nullptr, [] { opened_here.clear(); });
+    // The memory that ranks share is not mapped in a forked process, such as a DataLoader's worker,
+    // which frees memory all the same.
+    ::pthread_atfork([] { HandedOut::instance().lock(); }, [] { HandedOut::instance().unlock(); },
+                     [] {
+                       HandedOut::instance().unlock();
+                       opened_here.clear();
+                     });
   });
 }
 

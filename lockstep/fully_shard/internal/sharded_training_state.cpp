@@ -144,9 +144,13 @@ at::Tensor ShardedTrainingState::add_to_message(const Place& place, const std::s
     message = std::prev(states_.end());
   }
   const FlatParameter::Member& member = place.member();
+  at::Tensor& absent = message->absent[place.index];
   message->pieces[place.index] = piece;
-  message->absent[place.index] = absent_tensor(member.sizes, member.strides, piece.scalar_type());
-  return message->absent[place.index];
+  // An optimizer may have a shared parameter twice.
+  if (!absent.defined()) {
+    absent = absent_tensor(member.sizes, member.strides, piece.scalar_type());
+  }
+  return absent;
 }
 
 c10::IValue ShardedTrainingState::optimizer() {
@@ -201,17 +205,21 @@ void ShardedTrainingState::read(const Snapshot& snapshot,
     const std::vector<const Place*> places = places_of_optimizer();
     const std::set<std::string> numbers = numbers_of(optimizer_);
     const auto places_of_index = places_of_indices(snapshot.optimizer);
-    read_optimizer_ = map_states(
-        snapshot.optimizer,
-        [&](std::int64_t index, const std::string& field, const at::Tensor& tensor) {
-          const auto found = places_of_index.find(index);
-          const bool is_known = found != places_of_index.end() && found->second < places.size();
-          const Place* const place = is_known ? places[found->second] : nullptr;
-          if (place == nullptr) return read(tensor);
-          const bool fits = tensor.sizes() == at::IntArrayRef(place->member().sizes);
-          if (!fits || numbers.contains(field)) return tensor;
-          return place->flat->piece_of(place->index, read(tensor));
-        });
+    read_optimizer_ = map_states(snapshot.optimizer, [&](std::int64_t index,
+                                                         const std::string& field,
+                                                         const at::Tensor& tensor) {
+      const auto found = places_of_index.find(index);
+      const bool is_known = found != places_of_index.end() && found->second < places.size();
+      const Place* const place = is_known ? places[found->second] : nullptr;
+      if (place == nullptr || numbers.contains(field)) return read(tensor);
+      if (tensor.sizes() != at::IntArrayRef(place->member().sizes)) {
+        throw UsageError(concat("load ", source, ": the optimizer's '", field, "' of '",
+                                place->member().name, "' has shape ", tensor.sizes(),
+                                " and the parameter ", at::IntArrayRef(place->member().sizes),
+                                "; give the optimizer its parameters in the order of the save"));
+      }
+      return place->flat->piece_of(place->index, read(tensor));
+    });
   }
   check_optimizer_state_dict(optimizer_, read_optimizer_, source);
 }

@@ -138,15 +138,15 @@ BatchStatistics gather_batch_statistics(const SyncLayer& layer, const at::Tensor
     result.backward_exchanges =
         result.backward_exchanges || backward_in(header) == BatchNormBackward::kExchanges;
   }
+  std::vector<ChannelStatistics> parts(static_cast<std::size_t>(group.world_size()));
   for (std::int64_t channel = 0; channel < channels; ++channel) {
-    std::vector<ChannelStatistics> parts;
     for (int rank = 0; rank < group.world_size(); ++rank) {
       const double* header = messages + rank * stride;
-      parts.push_back({.count = header[kCount],
-                       .mean = header[kHeaderSize + channel],
-                       .squares = header[kHeaderSize + channels + channel]});
+      parts[static_cast<std::size_t>(rank)] = {.count = header[kCount],
+                                               .mean = header[kHeaderSize + channel],
+                                               .squares = header[kHeaderSize + channels + channel]};
     }
-    const ChannelStatistics total = combine_by_tree(std::move(parts));
+    const ChannelStatistics total = combine_by_tree(parts);
     mean[channel] = total.mean;
     variance[channel] = total.squares / total.count;
     unbiased_variance[channel] = total.squares / (total.count - 1);

@@ -14,13 +14,11 @@ ChannelStatistics combine(const ChannelStatistics& a, const ChannelStatistics& b
           .squares = a.squares + b.squares + difference * difference * (a.count / count * b.count)};
 }
 
-ChannelStatistics combine_by_tree(std::vector<ChannelStatistics> parts) {
-  while (parts.size() > 1) {
-    std::vector<ChannelStatistics> pairs;
-    for (std::size_t i = 0; i < parts.size(); i += 2) {
-      pairs.push_back(i + 1 < parts.size() ? combine(parts[i], parts[i + 1]) : parts[i]);
+ChannelStatistics combine_by_tree(std::span<ChannelStatistics> parts) {
+  for (std::size_t width = 1; width < parts.size(); width *= 2) {
+    for (std::size_t i = 0; i + width < parts.size(); i += 2 * width) {
+      parts[i] = combine(parts[i], parts[i + width]);
     }
-    parts = pairs;
   }
   return parts.front();
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <vector>
+#include <span>
 
 namespace lockstep::inline internal {
 
@@ -17,7 +17,7 @@ struct ChannelStatistics {
 ChannelStatistics combine(const ChannelStatistics& a, const ChannelStatistics& b);
 
 /// Of all parts, along one aligned binary tree: 0 and 1, 2 and 3, then these two, and so on; a part
-/// without a right neighbour goes on as it is. At least one part.
-ChannelStatistics combine_by_tree(std::vector<ChannelStatistics> parts);
+/// without a right neighbour passes unchanged. At least one part; overwrites them.
+ChannelStatistics combine_by_tree(std::span<ChannelStatistics> parts);
 
 }  // namespace lockstep::inline internal
