@@ -433,6 +433,7 @@ void AcceleratorState::plan_step(int most_batches) {
 }
 
 bool AcceleratorState::may_zero_grad(PreparedOptimizerState& stepped) {
+  if (shard_group()) shard_added_parameters();
   end_left_group();
   const bool is_after_step = stepped.called_at_turn == turn_;
   const bool may =
