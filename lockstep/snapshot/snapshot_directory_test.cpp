@@ -113,7 +113,7 @@ TEST_F(SnapshotDirectoryTest, AFreshStartBesideLaterSnapshotsIsRefused) {
   for (int time = 0; time < 2; ++time) {
     const std::string message =
         message_of<UsageError>([&] { fresh.save(*run.net, run.optimizer, {.step = 2}); });
-    EXPECT_NE(message.find("there is snapshot-e0000-s00000004.pt of another run"),
+    EXPECT_NE(message.find("the directory has snapshot-e0000-s00000004.pt of another run"),
               std::string::npos)
         << message;
   }

@@ -76,10 +76,10 @@ TEST_F(ReplayPlanTest, RefusesWhatIsNotThere) {
 
 TEST_F(ReplayPlanTest, RefusesAProgramThatIsGone) {
   log_steps("/nowhere/train");
-  EXPECT_NE(message_of(3).find("the program of the run, /nowhere/train, is gone"),
+  EXPECT_NE(message_of(3).find("the program of the run, /nowhere/train, does not exist"),
             std::string::npos);
   log_steps("/proc/self/exe", "/nowhere");
-  EXPECT_NE(message_of(3).find("the working directory of the run, /nowhere, is gone"),
+  EXPECT_NE(message_of(3).find("the working directory of the run, /nowhere, does not exist"),
             std::string::npos);
 }
 

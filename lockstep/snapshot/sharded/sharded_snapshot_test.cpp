@@ -185,7 +185,7 @@ TEST_F(ShardedSnapshotTest, APartThatDoesNotComeIsNamed) {
     ADD_FAILURE() << "completed";
   } catch (const TimeoutError& error) {
     EXPECT_EQ(error.fields().ranks, (std::vector<int>{1, 3}));
-    EXPECT_NE(std::string(error.what()).find("the shard of rank 1, 3 is not there"),
+    EXPECT_NE(std::string(error.what()).find("the shard of rank 1, 3 is missing"),
               std::string::npos)
         << error.what();
   }
