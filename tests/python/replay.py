@@ -120,7 +120,7 @@ class Replay(unittest.TestCase):
             self.assertIn(words, done.stderr)
         done = self.replay(3, run_folder=gone)
         self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
-        self.assertIn("the program of the run, /nowhere/trainer, is gone", done.stderr)
+        self.assertIn("the program of the run, /nowhere/trainer, does not exist", done.stderr)
 
     def test_other_logical_shards_are_refused(self):
         done = self.replay(33, **{SHARDS: "4"})
