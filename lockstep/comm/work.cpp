@@ -35,7 +35,7 @@ Deadline last_deadline(const Deadline& deadline) {
 }
 
 void wait_and_report(const Work::State& state) {
-  // Backends read 0 as "for ever".
+  // Backends read 0 as "no timeout".
   const auto remaining = [until = last_deadline(
                              state.deadline.value_or(Deadline::after(state.name.timeout)))] {
     return std::max(until.remaining(), std::chrono::milliseconds(1));

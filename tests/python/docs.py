@@ -112,11 +112,23 @@ class Words(unittest.TestCase):
         terms = [line.split("\t") for line in lines_of(pathlib.Path(__file__).parent / "language_terms.txt")]
         for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md")),
                      *(header for folder in SOURCES for header in sorted((ROOT / folder).rglob("*.h")))]:
-            text = prose_of(path)
-            hits = [(match[0], say) for pattern, say in terms for match in re.finditer(pattern, text, re.IGNORECASE)]
-            with self.subTest(str(path.relative_to(ROOT))):
-                more = "\n  ".join(f"'{' '.join(word.split())}': {say}" for word, say in hits)
-                self.assertEqual(hits, [], f"use the field's terms:\n  {more}")
+            self.check(path, prose_of(path), terms)
+        # Errors, log lines and --help.
+        for folder in ("diagnose", "examples", "launcher", "lockstep", "models", "python", "tools"):
+            for path in sorted((ROOT / folder).rglob("*.cpp")):
+                if not path.stem.endswith("_test"):
+                    self.check(path, "\n".join(texts_in(path)), terms)
+
+    def check(self, path, text, terms):
+        hits = [(match[0], say) for pattern, say in terms for match in re.finditer(pattern, text, re.IGNORECASE)]
+        with self.subTest(str(path.relative_to(ROOT))):
+            more = "\n  ".join(f"'{' '.join(word.split())}': {say}" for word, say in hits)
+            self.assertEqual(hits, [], f"use the field's terms:\n  {more}")
+
+
+def texts_in(path):
+    """The string literals of a source file, adjacent ones as one."""
+    return re.findall(r'"((?:[^"\\\n]|\\.)*)"', re.sub(r'"\s*\n\s*"', "", path.read_text()))
 
 
 def lines_of(path):

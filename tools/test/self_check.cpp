@@ -95,7 +95,7 @@ void check_training(const ProcessGroup& group) {
   model.check_replicas_agree();
   for (std::size_t i = 0; i < net->parameters().size(); ++i) {
     const at::Tensor difference = net->parameters()[i] - alone->parameters()[i];
-    expect(group, difference.abs().max().item<double>() < kMostDifference, "a training");
+    expect(group, difference.abs().max().item<double>() < kMostDifference, "training");
   }
 }
 

@@ -52,7 +52,7 @@ struct RunningCall {
   // In the list of the last calls that reports of crashes and hangs have.
   std::uint64_t ticket = recent_calls().start(name.operation, name.group, name.sequence);
 
-  // Backends read 0 as "for ever".
+  // Backends read 0 as "no timeout".
   std::chrono::milliseconds time_left() const {
     const auto left = deadline.remaining();
     if (name.timeout - left <= kTimeToBegin) return name.timeout;

@@ -29,7 +29,7 @@ std::vector<int> wait_for_keys(c10d::Store& store, const std::vector<std::string
                                const std::function<void(const std::vector<int>&)>& on_wait) {
   const QuietC10d quiet;
   for (;;) {
-    // At least a millisecond: stores read 0 as "for ever".
+    // At least a millisecond: stores read 0 as "no timeout".
     const auto slice = std::clamp(deadline.remaining(), milliseconds(1), kReportEvery);
     try {
       store.wait(keys, slice);

@@ -313,7 +313,7 @@ bool SimulatedTraining::run_once() {
   std::erase_if(ready, [&](const Process* process) { return !can_run(*process); });
   if (launcher_has_work()) ready.push_back(nullptr);
   if (ready.empty()) {
-    fail("all wait for ever");
+    fail("all wait forever");
     return false;
   }
   Process* const next =

@@ -631,7 +631,7 @@ const char* name_of(RecoveryAction action) {
     case Action::kGoOnAlone:
       return "go on alone";
     case Action::kTakePlace:
-      return "take a place";
+      return "take a rank";
     case Action::kRollBack:
       return "roll back";
     case Action::kRemember:

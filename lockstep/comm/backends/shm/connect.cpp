@@ -24,7 +24,7 @@ std::string ready_key(int rank) {
 }
 
 std::string heard_key(int rank) {
-  return concat("shm/heard/", rank);
+  return concat("shm/acknowledged/", rank);
 }
 
 std::shared_ptr<Segment> map_segment(UniqueFd file, int rank, const Layout& layout) {
