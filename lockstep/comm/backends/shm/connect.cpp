@@ -23,7 +23,7 @@ std::string ready_key(int rank) {
   return concat("shm/ready/", rank);
 }
 
-std::string heard_key(int rank) {
+std::string acknowledged_key(int rank) {
   return concat("shm/acknowledged/", rank);
 }
 
@@ -96,10 +96,10 @@ std::shared_ptr<Segment> open_segment(c10d::Store& store, int rank, int ranks,
 // The store may be gone with rank 0, so this stays until its peers know what is the matter.
 void stay_until_all_have_heard(c10d::Store& store, int rank, int ranks, Deadline deadline) {
   constexpr std::chrono::seconds kPatience{5};
-  store.set(heard_key(rank), "yes");
+  store.set(acknowledged_key(rank), "yes");
   if (rank != 0) return;
   std::vector<std::string> keys;
-  for (int peer = 0; peer < ranks; ++peer) keys.push_back(heard_key(peer));
+  for (int peer = 0; peer < ranks; ++peer) keys.push_back(acknowledged_key(peer));
   wait_for_keys(store, keys, earlier(deadline, kPatience));
 }
 
