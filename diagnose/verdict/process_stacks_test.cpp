@@ -51,6 +51,15 @@ class ProcessStacksTest : public testing::Test {
     return read_stacks({child_}, Deadline::after(std::chrono::seconds(10))).at(0);
   }
 
+  /// Threads need a moment to get to where they wait or stop, at first and after they were read.
+  ProcessStacks read_until(char state) const {
+    const auto deadline = Deadline::after(std::chrono::seconds(10));
+    const auto is_in_state = [state](const ThreadStack& thread) { return thread.state == state; };
+    ProcessStacks stacks = read();
+    while (!std::ranges::all_of(stacks.threads, is_in_state) && !deadline.passed()) stacks = read();
+    return stacks;
+  }
+
   pid_t child_ = 0;
 };
 
@@ -65,26 +74,17 @@ void expect_two_threads(const ProcessStacks& stacks, pid_t main, char state) {
   }
 }
 
-bool all_stopped(const ProcessStacks& stacks) {
-  return std::all_of(stacks.threads.begin(), stacks.threads.end(),
-                     [](const ThreadStack& thread) { return thread.state == 'T'; });
-}
-
 TEST_F(ProcessStacksTest, AllThreadsWithTheirCalls) {
-  expect_two_threads(read(), child_, 'S');
-  expect_two_threads(read(), child_, 'S');  // It goes on as before.
+  expect_two_threads(read_until('S'), child_, 'S');
+  expect_two_threads(read_until('S'), child_, 'S');  // It continues as before.
 }
 
 TEST_F(ProcessStacksTest, OfAStoppedProcessWhichStaysStopped) {
   ::kill(child_, SIGSTOP);
   siginfo_t info{};
   ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child_), &info, WSTOPPED), 0);
-  expect_two_threads(read(), child_, 'T');
-  // Let go by the first reader, its threads take a moment to stop again.
-  const auto deadline = Deadline::after(std::chrono::seconds(10));
-  ProcessStacks again = read();
-  while (!all_stopped(again) && !deadline.passed()) again = read();
-  expect_two_threads(again, child_, 'T');
+  expect_two_threads(read_until('T'), child_, 'T');
+  expect_two_threads(read_until('T'), child_, 'T');
 }
 
 TEST_F(ProcessStacksTest, WhatThereIsNot) {
@@ -106,7 +106,7 @@ TEST_F(ProcessStacksTest, AProcessGoesOnWhereverReadingItTimesOut) {
   for (int turn = 0; turn < 300; ++turn) {
     read_stacks({child_}, Deadline::after(std::chrono::milliseconds(turn % 15)));
   }
-  expect_two_threads(read(), child_, 'S');
+  expect_two_threads(read_until('S'), child_, 'S');
 }
 
 }  // namespace
