@@ -35,8 +35,8 @@ struct HostsFacts {
 OverseeOptions plan_hosts(const RunFlags& flags, const std::vector<RemoteHost>& hosts,
                           const HostsFacts& facts);
 
-/// The variables of an environment that every machine gets: Lockstep's, without those that belong
-/// to one process or machine.
+/// The variables of an environment that every machine gets: Lockstep's, without variables that
+/// belong to one process or machine.
 std::vector<std::string> variables_for_hosts(const std::vector<std::string>& environment);
 
 /// The words that call `ssh`: --ssh-command, or the default.

@@ -16,7 +16,7 @@ namespace lockstep::inline internal {
 
 /// Which logs of a job to read.
 struct LogChoice {
-  /// Empty: the last, and those that follow.
+  /// Empty: the last, and all that follow.
   std::optional<int> attempt{};
   /// Empty: all.
   std::vector<int> local_ranks{};
@@ -55,7 +55,7 @@ class LogReader {
     UniqueFd fd;
     bool is_stderr;
     LinePrefixer lines;
-    /// Bytes that this look() has yet to read of those that it found.
+    /// Bytes that this look() has yet to read of the bytes that it found.
     std::uint64_t bytes_left = 0;
   };
 

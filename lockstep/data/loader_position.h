@@ -61,7 +61,7 @@ struct ShardPlace {
   int shard = 0;
 };
 
-/// The position of a DataLoader, which those that train on its batches share with it.
+/// The position of a DataLoader, shared with the loops that train on its batches.
 /// Threads: one at a time.
 class LoaderPosition {
  public:

@@ -28,8 +28,8 @@ class ReplicaState {
   std::vector<NamedTensor> buffers() const;
   /// Replaces the module's buffers, for a module that stands for one of another language.
   void set_buffers(const std::vector<NamedTensor>& buffers);
-  /// Like buffers(), without names, for each step: those that the module had at construction, or
-  /// of set_buffers().
+  /// Like buffers(), without names, for each step: the buffers that the module had at construction,
+  /// or of set_buffers().
   const std::vector<at::Tensor>& buffer_tensors() const { return buffer_tensors_; }
 
  private:
