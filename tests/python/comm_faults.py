@@ -3,6 +3,7 @@
 Usage: comm_faults.py FAULT_WORKER LOCKSTEP [unittest arguments]
 """
 
+import itertools
 import json
 import os
 import pathlib
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import unittest
 
+from cases import some
 from free_ports import free_port
 from launch_reports import failures
 from processes import open_files
@@ -78,22 +80,23 @@ class CommFaults(unittest.TestCase):
         """Does harm to rank 1 of a job of each backend and mode; the others must end by one of `errors`."""
         # With calls compared the first wait would come before there is a work to ask.
         environment = {"LOCKSTEP_CHECK_CALLS": 0} | environment
-        for backend, machines in (("gloo", "000"), ("shm", "000"), ("hierarchical", "0011")):
-            for mode in ("polled_collectives", "polled_messages"):
-                with self.subTest(backend=backend, mode=mode):
-                    port = free_port()
-                    ranks = [self.rank(r, len(machines), mode, port, LOCKSTEP_BACKEND=backend,
-                                       LOCKSTEP_MEMORY_DOMAIN=machine, **environment)
-                             for r, machine in enumerate(machines)]
-                    for rank in ranks:
-                        rank.wait_for_line("running")
-                    ranks[1].process.send_signal(harm)
-                    for r in [r for r in range(len(ranks)) if r != 1]:
-                        status, said = ranks[r].finish()
-                        error, fields = ranks[r].error()
-                        self.assertEqual((status, fields["group"], fields["own_rank"]), (1, "default", r), said)
-                        self.assertIn(error, errors, said)
-                        self.assertIn(fields["operation"], ("all_reduce", "send", "recv"), said)
+        cases = itertools.product((("gloo", "000"), ("shm", "000"), ("hierarchical", "0011")),
+                                  ("polled_collectives", "polled_messages"))
+        for (backend, machines), mode in some(cases, 3):
+            with self.subTest(backend=backend, mode=mode):
+                port = free_port()
+                ranks = [self.rank(r, len(machines), mode, port, LOCKSTEP_BACKEND=backend,
+                                   LOCKSTEP_MEMORY_DOMAIN=machine, **environment)
+                         for r, machine in enumerate(machines)]
+                for rank in ranks:
+                    rank.wait_for_line("running")
+                ranks[1].process.send_signal(harm)
+                for r in [r for r in range(len(ranks)) if r != 1]:
+                    status, said = ranks[r].finish()
+                    error, fields = ranks[r].error()
+                    self.assertEqual((status, fields["group"], fields["own_rank"]), (1, "default", r), said)
+                    self.assertIn(error, errors, said)
+                    self.assertIn(fields["operation"], ("all_reduce", "send", "recv"), said)
 
     def test_a_killed_peer_ends_a_loop_over_is_completed(self):
         # Over hierarchical, where the rank that serves the store ends first, the others learn less.
@@ -106,16 +109,15 @@ class CommFaults(unittest.TestCase):
     def test_a_rank_0_that_is_stopped_while_ranks_meet_is_a_timeout(self):
         if b"LOCKSTEP_FAILPOINT" not in pathlib.Path(WORKER).read_bytes():
             self.skipTest("no failpoints in this build (LOCKSTEP_FAILPOINTS)")
-        for point in ("meet.store", "meet.joined"):
-            for backend in ("shm", "gloo"):
-                with self.subTest(point=point, backend=backend):
-                    ranks = self.job(2, "collectives", LOCKSTEP_FAILPOINT=f"{point}:1:stop:0",
-                                     LOCKSTEP_BACKEND=backend, LOCKSTEP_INIT_TIMEOUT_S=2)
-                    code, errors = ranks[1].finish()
-                    error, fields = ranks[1].error()
-                    self.assertEqual((code, error, fields["own_rank"]), (1, "TimeoutError", 1), errors)
-                    # In a collective it asks the store who is late, which rank 0 serves.
-                    self.assertIn(fields.get("ranks"), ([0], None), errors)
+        for point, backend in some(itertools.product(("meet.store", "meet.joined"), ("shm", "gloo")), 3):
+            with self.subTest(point=point, backend=backend):
+                ranks = self.job(2, "collectives", LOCKSTEP_FAILPOINT=f"{point}:1:stop:0",
+                                 LOCKSTEP_BACKEND=backend, LOCKSTEP_INIT_TIMEOUT_S=2)
+                code, errors = ranks[1].finish()
+                error, fields = ranks[1].error()
+                self.assertEqual((code, error, fields["own_rank"]), (1, "TimeoutError", 1), errors)
+                # In a collective it asks the store who is late, which rank 0 serves.
+                self.assertIn(fields.get("ranks"), ([0], None), errors)
 
     def test_waiting_is_not_silent(self):
         ranks = self.job(2, "collectives", LOCKSTEP_TIMEOUT_S=12)

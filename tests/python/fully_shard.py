@@ -7,6 +7,7 @@ and the norms by which gradients were clipped must be within 1e-6. Units are the
 micro-batches, of which the first is not exchanged.
 """
 
+import itertools
 import os
 import re
 import signal
@@ -35,8 +36,10 @@ OPTIMIZERS = {
     "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
 }
 # Ranks, the backend, and which ranks share memory.
-JOBS = some(((2, "shm", "00"), (1, "shm", "0"), (2, "gloo", "00"), (4, "shm", "0000"), (3, "shm", "000"), (4, "gloo", "0000"),
-             (3, "hierarchical", "001"), (4, "hierarchical", "0011")), every=3)
+JOBS = some(((2, "shm", "00"), (1, "shm", "0"), (2, "gloo", "00"), (4, "shm", "0000"), (3, "hierarchical", "001"), (3, "shm", "000"),
+             (4, "gloo", "0000"), (4, "hierarchical", "0011")), every=4)
+# Jobs that go on with the snapshots of the one before: ranks, and how many steps are made then.
+NUMBERS_OF_RANKS = some(((3, 8), (1, 16), (2, 24), (4, 32)), every=2)
 torch.set_num_threads(1)
 
 
@@ -149,15 +152,16 @@ class Faults(unittest.TestCase):
 
     def test_a_rank_that_dies_between_collectives_is_named_with_the_collective(self):
         # In forward the others wait in the gather of a unit, in backward in the reduction of one.
-        for where, operation in (("forward", "all_gather"), ("backward", "reduce_scatter")):
-            for backend, machines in (("shm", "000"), ("gloo", "000"), ("hierarchical", "001")):
-                with self.subTest(where=where, backend=backend):
-                    ranks = self.job(3, backend, "die", where, machines=machines)
-                    for rank in (0, 2):
-                        fields = ranks[rank].expect_error("PeerLost", group="default", own_rank=rank)
-                        self.assertIn(operation, fields["operation"], fields)
-                        if backend == "shm":  # Over Gloo a collective does not know which.
-                            self.assertEqual(fields["ranks"], [1], fields)
+        cases = itertools.product((("shm", "000"), ("gloo", "000"), ("hierarchical", "001")),
+                                  (("forward", "all_gather"), ("backward", "reduce_scatter")))
+        for (backend, machines), (where, operation) in some(cases, 3):
+            with self.subTest(where=where, backend=backend):
+                ranks = self.job(3, backend, "die", where, machines=machines)
+                for rank in (0, 2):
+                    fields = ranks[rank].expect_error("PeerLost", group="default", own_rank=rank)
+                    self.assertIn(operation, fields["operation"], fields)
+                    if backend == "shm":  # Over Gloo a collective does not know which.
+                        self.assertEqual(fields["ranks"], [1], fields)
 
     def test_a_stopped_rank_is_a_timeout_at_the_deadline(self):
         for backend in ("shm", "gloo"):
@@ -185,7 +189,7 @@ class Restarts(unittest.TestCase):
         return re.findall(r"ends with (\d+)", result.stdout)
 
     def test_a_killed_rank_costs_the_steps_since_the_newest_snapshot_and_no_bit(self):
-        for ranks in (2, 3):
+        for ranks in some((3, 2), 2):
             with self.subTest(ranks=ranks), tempfile.TemporaryDirectory() as folder:
                 expected = self.bits(self.job(f"{folder}/ddp", "ddp", ranks, 30))
                 self.assertEqual(len(expected), 1)
@@ -198,10 +202,10 @@ class Restarts(unittest.TestCase):
     def test_other_numbers_of_ranks_go_on_with_the_bits_of_replicas(self):
         with tempfile.TemporaryDirectory() as folder:
             ends = {strategy: [self.bits(self.job(f"{folder}/{strategy}", strategy, ranks, steps))
-                               for ranks, steps in ((3, 8), (1, 16), (2, 24), (4, 32))]
+                               for ranks, steps in NUMBERS_OF_RANKS]
                     for strategy in ("ddp", "fully_shard")}
             self.assertEqual(ends["fully_shard"], ends["ddp"])
-            self.assertEqual(len({bits for bits, in ends["ddp"]}), 4, ends)
+            self.assertEqual(len({bits for bits, in ends["ddp"]}), len(NUMBERS_OF_RANKS), ends)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import unittest
 
+from cases import some
 from free_ports import free_port
 from launch_reports import recoveries, restarts
 from live_job import DEADLINE_S, LiveAcceleratorTest, LiveJobTest, wait_until_served
@@ -84,7 +85,7 @@ class LiveAccelerator(LiveAcceleratorTest):
         self.expect_recoveries([[0, 2], [1, 2]], steps=120)
 
     def test_after_the_last_step(self):
-        for loop in ("for", "while"):
+        for loop in some(("for", "while"), 2):
             with self.subTest(loop=loop):
                 arguments = ("plain", 0, loop)
                 job = self.start(steps=20, arguments=arguments)
@@ -97,7 +98,7 @@ class LiveAccelerator(LiveAcceleratorTest):
 
     def test_a_rank_dies_in_an_evaluation(self):
         # Between two epochs, or within a step, which then is void.
-        for kind in ("plain", "two", "inner"):
+        for kind in some(("plain", "two", "inner"), 2):
             with self.subTest(kind=kind), tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
                 options = {"steps": 60, "arguments": (kind,)}
                 job = self.start(environment={"ACCELERATOR_WORKER_FAULT": "evaluation",
@@ -185,7 +186,7 @@ class LiveAccelerator(LiveAcceleratorTest):
             lines, rows = self.lines_of(folder), self.rows_of(folder)
         self.assertIn((30, True, False), lines)
         self.assertIn((30, False, True), lines)
-        for fault in ("log", "logged", "validation", "validated"):
+        for fault in some(("log", "logged", "validation", "validated"), 3):
             with self.subTest(fault=fault), tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
                 job = self.start(steps=60, ranks=2, arguments=("trainer",),
                                  environment={"ACCELERATOR_WORKER_FAULT": fault, "ACCELERATOR_WORKER_FOLDER": folder})
@@ -196,7 +197,7 @@ class LiveAccelerator(LiveAcceleratorTest):
 
     def test_a_rank_that_fails_when_others_have_ended_ends_with_the_state_of_the_end(self):
         """Without any snapshot: nothing is trained again."""
-        for loop in ("for", "while"):
+        for loop in some(("while", "for"), 2):
             with self.subTest(loop=loop):
                 arguments = ("plain", 0, loop)
                 job = self.start(steps=20, ranks=2, arguments=arguments, environment={"ACCELERATOR_WORKER_FAULT": "ended"})
@@ -207,7 +208,7 @@ class LiveAccelerator(LiveAcceleratorTest):
                 self.assertEqual(len(steps), 40, job.said)
 
     def test_a_trainer_that_is_preempted_while_it_waits_for_a_machine_saves(self):
-        for told in ("launcher", "rank"):
+        for told in some(("launcher", "rank"), 2):
             with self.subTest(told=told), tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
                 environment = {"ACCELERATOR_WORKER_FOLDER": folder}
                 port = free_port()
@@ -330,9 +331,9 @@ class LiveAccelerator(LiveAcceleratorTest):
             self.expect_audited(folder)
 
     def test_more_and_fewer_ranks(self):
-        for kind, steps, first, changes in (("plain", 3000, 2, ((1, 3), (0, 1), (None, 2))),
-                                            ("per_rank", 3000, 2, ((0, 3), (2, 1), (None, 3))),
-                                            ("per_rank+drop", 3000, 1, ((None, 3), (1, 1)))):
+        for kind, steps, first, changes in some((("per_rank", 3000, 2, ((0, 3), (2, 1), (None, 3))),
+                                                 ("per_rank+drop", 3000, 1, ((None, 3), (1, 1))),
+                                                 ("plain", 3000, 2, ((1, 3), (0, 1), (None, 2)))), 3):
             with self.subTest(kind=kind), tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
                 train, test = self.scale_and_kill(kind, steps, first, changes, folder)
                 for loader in (train, test):
