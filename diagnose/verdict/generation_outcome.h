@@ -41,6 +41,8 @@ struct WorkerExit {
   std::uint64_t silent_since = 0;
   /// Its deadline expired in a wait for another rank.
   bool deadline_expired = false;
+  /// Then: "rank 1 (pid 42) hangs in read_batch() train.cpp:88". Empty: the late rank is unknown.
+  std::string late_rank{};
   /// Message in its error file, if any.
   std::string error_message{};
   ErrorKind error_kind = ErrorKind::kOwn;

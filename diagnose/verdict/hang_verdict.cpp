@@ -48,27 +48,6 @@ bool may_be_awaited(const RankPlace& rank, const AwaitedCall& awaited) {
          });
 }
 
-// A rank is late if others wait for it and it waits for none, or if a signal has stopped it: one
-// that has left the call may not have sent all of its part. If there is no such rank, ranks that
-// wait for others elsewhere are late.
-std::vector<bool> find_late(const std::vector<RankPlace>& ranks,
-                            const std::optional<AwaitedCall>& awaited) {
-  std::vector<bool> late;
-  for (const RankPlace& rank : ranks) {
-    const bool is_awaited = !awaited || may_be_awaited(rank, *awaited);
-    late.push_back(is_stopped(rank) || (is_awaited && !waits(rank)));
-  }
-  if (!awaited || std::ranges::find(late, true) != late.end()) return late;
-  const bool some_may = std::ranges::any_of(ranks, [&](const RankPlace& rank) {
-    return may_be_awaited(rank, *awaited) && find(rank, *awaited) == nullptr;
-  });
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    late[i] = find(ranks[i], *awaited) == nullptr &&
-              (may_be_awaited(ranks[i], *awaited) || (!some_may && waits(ranks[i])));
-  }
-  return late;
-}
-
 std::string what_it_did(const RankPlace& rank, const std::optional<AwaitedCall>& awaited,
                         const std::string& what, bool is_late) {
   const Call* const here = awaited ? find(rank, *awaited) : nullptr;
@@ -254,6 +233,25 @@ std::string name_of(const std::vector<RankPlace>& ranks, const AwaitedCall& awai
 
 bool waits(const RankPlace& rank) {
   return (rank.worker.deadline_expired || first_awaited(rank) != nullptr) && !is_stopped(rank);
+}
+
+// One that has left the call and is stopped may not have sent all of its part.
+std::vector<bool> find_late(const std::vector<RankPlace>& ranks,
+                            const std::optional<AwaitedCall>& awaited) {
+  std::vector<bool> late;
+  for (const RankPlace& rank : ranks) {
+    const bool is_awaited = !awaited || may_be_awaited(rank, *awaited);
+    late.push_back(is_stopped(rank) || (is_awaited && !waits(rank)));
+  }
+  if (!awaited || std::ranges::find(late, true) != late.end()) return late;
+  const bool some_may = std::ranges::any_of(ranks, [&](const RankPlace& rank) {
+    return may_be_awaited(rank, *awaited) && find(rank, *awaited) == nullptr;
+  });
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    late[i] = find(ranks[i], *awaited) == nullptr &&
+              (may_be_awaited(ranks[i], *awaited) || (!some_may && waits(ranks[i])));
+  }
+  return late;
 }
 
 std::string main_place(const RankPlace& rank) {

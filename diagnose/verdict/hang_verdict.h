@@ -36,6 +36,12 @@ std::string main_place(const RankPlace& rank);
 /// Whether the rank is in a collective, or leaving one: it is not the late rank.
 bool waits(const RankPlace& rank);
 
+/// For each rank whether it is late: others wait for it and it waits for none, or a signal has
+/// stopped it. If there is no such rank, those that wait for others elsewhere are. `awaited`: as in
+/// hang_verdict.
+std::vector<bool> find_late(const std::vector<RankPlace>& ranks,
+                            const std::optional<AwaitedCall>& awaited);
+
 /// Which rank is late and where all ranks are, in lines for people. `awaited`: empty if only ranks
 /// of another machine wait, whose report is in `cause`.
 std::string hang_verdict(const std::vector<RankPlace>& ranks,

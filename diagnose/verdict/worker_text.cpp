@@ -42,6 +42,11 @@ std::string describe_failure(const WorkerExit& exit) {
                 error.empty() ? "" : concat(": ", error));
 }
 
+std::string describe_fault(const WorkerExit& exit, const std::string& where) {
+  return concat(exit.late_rank, exit.late_rank.empty() ? "" : "; ", describe_worker(exit), where,
+                " ", describe_failure(exit));
+}
+
 std::string describe_remedy(const WorkerExit& exit) {
   if (exit.told_to_stop || !exit.late_for.empty()) return "";
   if (is_out_of_memory(exit)) {

@@ -16,6 +16,10 @@ std::string describe_end(const WorkerExit& exit);
 /// a hang at step 60 in work() a.cpp:4: <why>".
 std::string describe_failure(const WorkerExit& exit);
 
+/// The worker, `where` and its failure. If it waited for a rank until its deadline, that rank comes
+/// first: "rank 1 (pid 42) hangs in work() a.cpp:4; rank 0 (pid 41) exited with code 1: <error>".
+std::string describe_fault(const WorkerExit& exit, const std::string& where);
+
 /// The usual cause of such an end, and what to do; empty: unknown.
 std::string describe_remedy(const WorkerExit& exit);
 

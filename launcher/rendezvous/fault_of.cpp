@@ -66,7 +66,7 @@ WorkerFault fault_of(const WorkerExit& exit, const std::string& where, seconds a
   }
   const bool has_place = after < kLongRun && !exit.follows_another();
   const std::string place = has_place ? place_of(exit, after) : "";
-  return {.text = concat(describe_worker(exit), where, " ", describe_failure(exit)),
+  return {.text = describe_fault(exit, where),
           .place = place.empty() ? "" : concat(exit.step, ": ", place),
           .status = exit.status(),
           .is_hang = !exit.late_for.empty() || exit.deadline_expired,

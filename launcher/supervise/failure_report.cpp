@@ -75,8 +75,7 @@ std::string failure_report(const GenerationOutcome& outcome, const LaunchOptions
   const WorkerExit* const cause = first_cause(outcome);
   LOCKSTEP_ASSERT(cause != nullptr);
   const std::string where = options.rendezvous.max_nodes > 1 ? concat(" on ", host_name()) : "";
-  std::string text = concat("lockstep: job failed: ", describe_worker(*cause), where, " ",
-                            describe_failure(*cause), "\n");
+  std::string text = concat("lockstep: job failed: ", describe_fault(*cause, where), "\n");
   const auto line = [&](const char* name, const std::string& value) {
     if (!value.empty()) text += concat("lockstep:   ", name, value, "\n");
   };

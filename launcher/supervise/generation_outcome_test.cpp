@@ -104,6 +104,18 @@ TEST(FailureReport, AFailureThatWasCutShortIsNoSignals) {
   EXPECT_NE(report.find("others: rank 1: exit code 1\n"), std::string::npos) << report;
 }
 
+TEST(FailureReport, NamesTheRankThatHangsFirst) {
+  WorkerExit victim = exited(0, 1, "TimeoutError: all_reduce number 12");
+  victim.deadline_expired = true;
+  victim.late_rank = "rank 1 (pid 101) hangs in read_batch() train.cpp:88";
+  const GenerationOutcome outcome{.exits = {victim, stopped(killed(1, SIGTERM))}};
+  const std::string report = failure_report(outcome, LaunchOptions{.worker_count = 2});
+  EXPECT_TRUE(report.starts_with(
+      "lockstep: job failed: rank 1 (pid 101) hangs in read_batch() train.cpp:88; rank 0 (pid 100) "
+      "exited with code 1: TimeoutError: all_reduce number 12\n"))
+      << report;
+}
+
 TEST(FailureReport, TellsOfACrash) {
   WorkerExit crashed = killed(1, SIGSEGV);
   crashed.error_message = "SIGSEGV at address 0x0 in step() a.cpp:4";

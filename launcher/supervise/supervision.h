@@ -130,6 +130,8 @@ struct SupervisionState {
   /// A worker left its group: how long to wait for the end of the worker that is the cause.
   std::optional<Time> cause_by;
   HangSearch search = HangSearch::kNone;
+  /// The first of the ranks that were late then.
+  std::optional<WorkerId> late_worker;
   /// Further expired deadlines before this time belong to the hang that was explained last.
   std::optional<Time> hang_explained_until;
   /// How long to wait for the end of workers in kHanging.
@@ -148,6 +150,7 @@ struct SupervisionState {
 struct StackPlace {
   std::string hangs_in{};
   bool is_in_collective = false;
+  bool is_late = false;  ///< others waited for it when their deadline expired
 };
 
 /// Fields that several events and actions share.

@@ -34,6 +34,7 @@ void SupervisionStep::on(const happened::HangExplained& event) {
     if (worker == nullptr) continue;
     worker->exit.hangs_in = place.hangs_in;
     worker->is_in_collective = place.is_in_collective;
+    if (place.is_late && !state_.late_worker) state_.late_worker = id;
   }
   state_.hang_explained_until = now_ + kSameHang;
   if (state_.search == HangSearch::kExplaining) ask_all_to_leave();
@@ -93,6 +94,15 @@ void SupervisionStep::kill_late_to_leave() {
     }
   }
   if (state_.search == HangSearch::kDone) state_.cause_by = now_;
+}
+
+// Who the deadline of another worker waited for.
+std::string SupervisionStep::late_rank(WorkerId waited) {
+  if (!state_.late_worker || *state_.late_worker == waited) return "";
+  const Worker* const late = find(*state_.late_worker);
+  if (late == nullptr) return "";
+  const std::string& place = late->exit.hangs_in;
+  return concat(describe_worker(late->exit), place.empty() ? " hangs" : " hangs in ", place);
 }
 
 const std::string& SupervisionStep::reason_of_search() const {

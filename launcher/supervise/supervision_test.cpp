@@ -109,6 +109,25 @@ TEST(Supervision, ALateRankIsKilledOnceItsStackWasReadAgain) {
   EXPECT_EQ(job.state.workers.at(2).exit.hangs_in, "work() again");
 }
 
+TEST(Supervision, AWorkerWhoseDeadlineExpiredNamesTheLateRank) {
+  Supervised job(2);
+  job.says(1, DeadlineExpired{.operation = "all_reduce"});
+  EXPECT_EQ(job.count<action::ExplainHang>(), 1);
+  job.happens(happened::HangExplained{{{1, {"wait()", true}}, {2, {"work()", false, true}}}});
+  job.happens(happened::WorkerEnded{1, {.exit_code = 1}});
+  ASSERT_EQ(job.state.outcome.exits.size(), 1U);
+  EXPECT_EQ(job.state.outcome.exits[0].late_rank, "rank 1 (pid 102) hangs in work()");
+}
+
+TEST(Supervision, ALateRankWhoseOwnDeadlineExpiredNamesNoOther) {
+  Supervised job(2);
+  for (const WorkerId id : {1, 2}) job.says(id, DeadlineExpired{.operation = "all_reduce"});
+  job.happens(happened::HangExplained{{{1, {"wait()", true}}, {2, {"wait()", true, true}}}});
+  job.happens(happened::WorkerEnded{2, {.exit_code = 1}});
+  ASSERT_EQ(job.state.outcome.exits.size(), 1U);
+  EXPECT_EQ(job.state.outcome.exits[0].late_rank, "");
+}
+
 // Simulated seed 102999.
 TEST(Supervision, ALateRankThatEnteredACollectiveHasTheTimeToLeaveIt) {
   Supervised job = search_for_second_worker();

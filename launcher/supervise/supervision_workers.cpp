@@ -27,6 +27,7 @@ void SupervisionStep::on(const happened::GenerationReady& event) {
   const std::uint64_t ended = std::exchange(state_.generation, event.generation);
   state_.search = HangSearch::kNone;
   state_.hang_explained_until.reset();
+  state_.late_worker.reset();
   state_.cause_by.reset();
   state_.hanging_end_by.reset();
   state_.standby_at.reset();  // The workers that are started now need the processors first.
@@ -202,6 +203,7 @@ void SupervisionStep::on(const happened::WorkerEnded& event) {
   exit.hangs_in = known.hangs_in;
   exit.silent_since = known.silent_since;
   exit.deadline_expired = known.deadline_expired;
+  if (exit.deadline_expired) exit.late_rank = late_rank(event.worker);
   exit.told_to_stop = is_told_to_stop(worker);
   const bool has_state = worker.keeps_state() || worker.state == State::kHanging;
   exit.was_done = worker.state == State::kDone;

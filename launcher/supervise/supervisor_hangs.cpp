@@ -63,7 +63,11 @@ std::vector<RankPlace> Supervisor::read_places(const std::vector<WorkerId>& work
 
 void Supervisor::carry_out(const action::ExplainHang& explain) {
   std::vector<RankPlace> ranks = read_places(explain.workers);
-  const happened::HangExplained explained{places_of(explain.workers, ranks)};
+  happened::HangExplained explained{places_of(explain.workers, ranks)};
+  const std::vector<bool> late = find_late(ranks, explain.awaited);
+  for (std::size_t i = 0; i < late.size(); ++i) {
+    explained.places[explain.workers[i]].is_late = late[i];
+  }
   std::ranges::sort(ranks, {}, [](const RankPlace& rank) { return rank.worker.rank; });
   std::string text = hang_verdict(ranks, explain.awaited, parts_.rendezvous.view().cause);
   for (const RankPlace& rank : ranks) {
