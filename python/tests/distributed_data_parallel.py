@@ -281,6 +281,23 @@ def refuses(kind, text, call):
         raise AssertionError(f"no error with {text!r}")
 
 
+def pass_in_a_hook_of_another():
+    """A pass within a node of another graph ends with that graph's pass; not where the node's own hooks run it."""
+    model = lockstep_torch.DistributedDataParallel(nn.Linear(WIDTH, WIDTH))
+
+    def run_a_pass(*_):
+        model(torch.ones(2, WIDTH)).sum().backward()
+
+    outer = torch.ones(1, requires_grad=True) * 2
+    outer.grad_fn.register_hook(run_a_pass)
+    refuses(RuntimeError, "runs inside of MulBackward0, which has hooks of its own", outer.backward)
+    model = lockstep_torch.DistributedDataParallel(nn.Linear(WIDTH, WIDTH))
+    outer = torch.ones(1, requires_grad=True) * 2
+    outer.register_hook(run_a_pass)
+    outer.backward()
+    assert torch.equal(model.module.bias.grad, torch.full((WIDTH,), 2.0))
+
+
 def mistakes_are_refused():
     ddp = lockstep_torch.DistributedDataParallel
     rank, last = dist.get_rank(), dist.get_world_size() - 1
@@ -327,6 +344,7 @@ def main():
     dropped_in_its_own_backward()
     call_in_a_signal_handler()
     given_up_passes()
+    pass_in_a_hook_of_another()
     mistakes_are_refused()
     dist.barrier()
     print(f"rank {dist.get_rank()}: as PyTorch's", flush=True)

@@ -9,6 +9,9 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+
 namespace lockstep::inline internal {
 namespace {
 
@@ -78,6 +81,19 @@ class AfterNode final : public torch::autograd::FunctionPostHook {
   GradientHooks::Target* target_;
 };
 
+// While a node's hooks run, no other may be added to them.
+void refuse_hooks_of_others(const torch::autograd::Node& node) {
+  for (const auto& hook : node.post_hooks()) {
+    const bool is_own = dynamic_cast<const AfterAccumulate*>(hook.get()) != nullptr ||
+                        dynamic_cast<const AfterNode*>(hook.get()) != nullptr;
+    if (is_own) continue;
+    throw UsageError(concat("DistributedDataParallel: a backward pass of the model runs inside of ",
+                            node.name(),
+                            ", which has hooks of its own (grad_fn.register_hook); run the pass in a "
+                            "hook of a tensor (tensor.register_hook), or after backward()"));
+  }
+}
+
 }  // namespace
 
 GradientHooks::Multiply::Multiply(const GradientHooks& hooks, double factor) : hooks_(hooks) {
@@ -125,6 +141,7 @@ void tell_end_of_backward(GradientHooks::Target& target) {
     // No node is being run at the end of the outermost pass; at the end of one within, the node
     // that runs it is.
     if (const auto node = torch::autograd::get_current_node()) {
+      with_translated_errors([&] { refuse_hooks_of_others(*node); });
       node->add_post_hook(std::make_unique<AfterNode>(target));
     } else {
       with_translated_errors([&] { target.backward_ended(); });
