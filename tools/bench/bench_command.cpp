@@ -15,7 +15,8 @@ std::string benchmark_file(const char* operation, const std::filesystem::path& p
   std::error_code ignored;
   if (std::filesystem::exists(path, ignored)) return path.string();
   throw ProgramError(concat(operation, ": there is no ", path.string(),
-                            "; the wheel has no benchmarks: build Lockstep from source"),
+                            "; the wheel has only `lockstep bench all-reduce`: build Lockstep "
+                            "from source"),
                      ProgramError::kNotFound);
 }
 

@@ -69,8 +69,8 @@ const char* bench_memory_name(BenchMemory memory) {
 std::optional<BenchOptions> parse_bench_options(const std::vector<std::string>& arguments) {
   BenchOptions options;
   CLI::App app(
-      "Times collectives, or the launcher. The wheel has no benchmarks: build Lockstep from "
-      "source.",
+      "Times collectives, or the launcher. The wheel has no benchmark of the launcher: build "
+      "Lockstep from source.",
       "lockstep bench");
   CLI::App* const all_reduce = app.add_subcommand(
       kBenchmark,
