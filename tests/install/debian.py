@@ -5,19 +5,17 @@
 Needs root, lintian and debootstrap, and Debian's archive.
 """
 
-import os
 import pathlib
 import shutil
-import subprocess
 import sys
 import tempfile
 import unittest
 
+from debootstrapped import MISSING, Debian, run
+
 BUILD, SOURCE, TORCH = map(pathlib.Path, sys.argv[1:4])
 NAMES = ("lockstep", "liblockstep-dev", "lockstep-doc")
-MISSING = [program for program in ("cpack", "lintian", "debootstrap", "objdump") if not shutil.which(program)]
-if os.geteuid() != 0:
-    MISSING.append("root")
+MISSING += [program for program in ("cpack", "lintian", "objdump") if not shutil.which(program)]
 PROGRAM = """#include <cstdio>
 #include <lockstep/lockstep.h>
 int main() {
@@ -30,14 +28,6 @@ int main() {
   });
 }
 """
-
-
-def run(*command, **options):
-    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          timeout=1800, check=False, **options)
-    if done.returncode:
-        raise AssertionError(f"{command} ended with {done.returncode}:\n{done.stdout[-6000:]}")
-    return done.stdout
 
 
 @unittest.skipIf(MISSING, f"needs {', '.join(MISSING)}")
@@ -63,31 +53,26 @@ class Packages(unittest.TestCase):
         print(run("lintian", "--fail-on=error,warning", *self.files.values()))
 
     def test_they_are_installed_and_used(self):
-        debian = self.folder / "debian"
-        run("debootstrap", "--variant=minbase", "--include=g++,cmake,ninja-build", "bookworm", debian)
+        debian = Debian(self.folder / "debian", "g++", "cmake", "ninja-build")
         for path in self.files.values():
-            shutil.copy(path, debian / "tmp")
-        (debian / "torch").mkdir()
-        # Unmounted with the namespace.
-        inside = ("unshare", "--mount", "bash", "-ec",
-                  'mount --bind "$1" "$0/torch"; mount -t proc proc "$0/proc"; mount -t tmpfs tmpfs "$0/dev/shm"; '
-                  'exec chroot "$0" bash -ec "$2"', debian, TORCH.parent.parent.parent)
-        run(*inside, "apt-get install -y --no-install-recommends /tmp/*.deb")
-        self.assertIn("rank 1\n", run(*inside, "lockstep run --standalone --nproc-per-node=2 sh -c 'echo rank $RANK'"))
-        self.assertIn("no job", run(*inside, "lockstep ps"))
-        run(*inside, "source /usr/share/bash-completion/completions/lockstep; complete -p lockstep")
-        self.assertIn("Lockstep", run(*inside, "cat /usr/share/doc/lockstep-doc/README.md"))
+            shutil.copy(path, debian.folder / "tmp")
+        debian.mount(TORCH.parent.parent.parent, "torch")
+        debian.run("apt-get install -y --no-install-recommends /tmp/*.deb")
+        self.assertIn("rank 1\n", debian.run("lockstep run --standalone --nproc-per-node=2 sh -c 'echo rank $RANK'"))
+        self.assertIn("no job", debian.run("lockstep ps"))
+        debian.run("source /usr/share/bash-completion/completions/lockstep; complete -p lockstep")
+        self.assertIn("Lockstep", debian.run("cat /usr/share/doc/lockstep-doc/README.md"))
 
-        run(*inside, "mkdir -p /usr/lib/lockstep; ln -s /torch /usr/lib/lockstep/libtorch")
-        self.assertIn("success", run(*inside, "lockstep test"))
-        program = debian / "tmp/program"
+        debian.run("mkdir -p /usr/lib/lockstep; ln -s /torch /usr/lib/lockstep/libtorch")
+        self.assertIn("success", debian.run("lockstep test"))
+        program = debian.folder / "tmp/program"
         program.mkdir()
         (program / "main.cpp").write_text(PROGRAM)
         (program / "CMakeLists.txt").write_text(
             "cmake_minimum_required(VERSION 3.22)\nproject(program LANGUAGES CXX)\nfind_package(lockstep REQUIRED)\n"
             "add_executable(program main.cpp)\ntarget_link_libraries(program lockstep::lockstep)\n")
-        out = run(*inside, "cd /tmp/program; cmake -B build -G Ninja -DTorch_DIR=/torch/share/cmake/Torch; "
-                  "cmake --build build; lockstep run --standalone --nproc-per-node=2 build/program")
+        out = debian.run("cd /tmp/program; cmake -B build -G Ninja -DTorch_DIR=/torch/share/cmake/Torch; "
+                         "cmake --build build; lockstep run --standalone --nproc-per-node=2 build/program")
         self.assertIn("rank 0 of 2: sum 2\n", out)
         self.assertIn("rank 1 of 2: sum 2\n", out)
 
