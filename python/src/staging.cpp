@@ -55,7 +55,7 @@ at::Tensor Staging::stage(const at::Tensor& tensor, bool is_read, bool is_writte
                             tensor.device().str(), "; use backend=\"cpu:lockstep,cuda:nccl\""));
   }
   const c10::NoGradGuard no_grad;
-  const at::Tensor plain = tensor.detach();
+  const at::Tensor plain = tensor.requires_grad() ? tensor.detach() : tensor;
   if (plain.is_contiguous() && !plain.is_conj() && !plain.is_neg()) return as_exchangeable(plain);
   at::Tensor copy = at::empty(plain.sizes(), plain.options());
   if (is_read) copy.copy_(plain);

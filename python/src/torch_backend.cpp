@@ -151,14 +151,14 @@ c10::intrusive_ptr<TorchWork> TorchBackend::make_work(const Kind& kind, Tensors 
       .sequence = counter++,
       .inputs = std::move(inputs),
       .outputs = std::move(outputs),
-      .on_error = [error = error_](const std::exception_ptr& what) { *error = error_type_of(what); },
+      .error_of_backend = error_,
       .process = process_,
       .source = kind.source});
 }
 
 std::shared_ptr<Part> TorchBackend::start_part(const Staging& staging,
                                                std::chrono::milliseconds timeout,
-                                               const Start& start, std::function<void()> then) {
+                                               Start start, std::function<void()> then) {
   auto options = collective_options(timeout);
   options.name = staging.dtype_name();
   try {
@@ -195,7 +195,7 @@ TorchBackend::WorkPtr TorchBackend::track(c10::intrusive_ptr<TorchWork> work, co
 
 TorchBackend::WorkPtr TorchBackend::run(const Kind& kind, const Staging& staging, Tensors inputs,
                                         Tensors outputs, std::chrono::milliseconds timeout,
-                                        const Start& start) {
+                                        Start start) {
   const WithoutGil without_gil;
   auto work = make_work(kind, std::move(inputs), std::move(outputs));
   work->add(start_part(staging, timeout, start));

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include <c10/util/FunctionRef.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -87,7 +88,7 @@ class TorchBackend final : public c10d::Backend {
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
  private:
-  using Start = std::function<Work(const CollectiveOptions&)>;
+  using Start = c10::function_ref<Work(const CollectiveOptions&)>;
   /// What a call of c10d is, beside its tensors.
   struct Kind {
     c10d::OpType op_type;
@@ -104,10 +105,10 @@ class TorchBackend final : public c10d::Backend {
 
   c10::intrusive_ptr<TorchWork> make_work(const Kind& kind, Tensors inputs, Tensors outputs);
   std::shared_ptr<Part> start_part(const Staging& staging, std::chrono::milliseconds timeout,
-                                   const Start& start, std::function<void()> then = {});
+                                   Start start, std::function<void()> then = {});
   WorkPtr track(c10::intrusive_ptr<TorchWork> work, const Kind& kind);
   WorkPtr run(const Kind& kind, const Staging& staging, Tensors inputs, Tensors outputs,
-              std::chrono::milliseconds timeout, const Start& start);
+              std::chrono::milliseconds timeout, Start start);
   CollectiveOptions collective_options(std::chrono::milliseconds timeout) const;
   int checked_root(const char* operation, std::int64_t rank, std::int64_t tensor) const;
   void check_process(const char* operation) const { process_.check(operation, getRank()); }

@@ -22,9 +22,7 @@ void Part::complete() {
 }
 
 TorchWork::TorchWork(Call call)
-    : Work(call.rank, call.op_type, call.title, call.inputs), call_(std::move(call)) {
-  call_.inputs.clear();
-}
+    : Work(call.rank, call.op_type, call.title, std::move(call.inputs)), call_(std::move(call)) {}
 
 bool TorchWork::parts_are_completed() const {
   for (const auto& part : parts_) {
@@ -62,8 +60,7 @@ void TorchWork::end() noexcept {
     future = future_;
     result_future = result_future_;
   }
-  if (error && call_.on_error) call_.on_error(error);
-  call_.on_error = nullptr;
+  if (error) *call_.error_of_backend = error_type_of(error);
   mark(future, false);
   mark(result_future, true);
   {

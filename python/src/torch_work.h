@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -8,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "lockstep/comm/work.h"
@@ -45,10 +47,10 @@ class TorchWork final : public c10d::Work {
     std::uint64_t sequence;
     std::vector<at::Tensor> inputs;   ///< for the profiler
     std::vector<at::Tensor> outputs;  ///< what result() returns
-    /// What the backend remembers of a failure.
-    std::function<void(const std::exception_ptr&)> on_error;
-    OwnProcess process;               ///< works of a forked one's parent are errors in it
-    std::optional<int> source = {};   ///< of a receive from one rank
+    /// What the backend's getError() returns.
+    std::shared_ptr<std::atomic<c10d::ErrorType>> error_of_backend;
+    OwnProcess process;              ///< works of a forked one's parent are errors in it
+    std::optional<int> source = {};  ///< of a receive from one rank
   };
 
   explicit TorchWork(Call call);
