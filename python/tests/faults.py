@@ -342,6 +342,7 @@ EXPECTED = {
     "small_dev_shm": ["done with 64 MB"],
     "two_pythons": [f"done in {sys.executable}", "/bin/other_python"],
     "python_without_package": ["ModuleNotFoundError: No module named 'lockstep_torch'"],
+    "other_torch": ["torch 2.99.1 is installed; pip install 'torch=="],
     "exception": [
         "DistBackendError: all_reduce number 1 of group 'default' on rank 0: a peer is gone: rank 1 (pid ",
         "ValueError: this rank's own error",
@@ -368,7 +369,8 @@ EXPECTED = {
     "aborted": ["DistBackendError: all_reduce number 1 of group 'default' on rank 0", "aborted the group"],
 }
 # Jobs that the launcher ends with an error.
-FAILING = {"killed", "killed_in_backward", "os_exit", "sys_exit", "exception", "interrupt_of_job", "python_without_package"}
+FAILING = {"killed", "killed_in_backward", "os_exit", "sys_exit", "exception", "interrupt_of_job", "python_without_package",
+           "other_torch"}
 
 
 def shared_memory():
@@ -383,6 +385,16 @@ def make_other_python(folder):
         file.write(sysconfig.get_path("purelib"))
     os.rename(f"{folder}/bin/python", f"{folder}/bin/other_python")
     return f"{folder}/bin/other_python"
+
+
+def make_other_torch(folder):
+    """What lockstep_torch reads of a PyTorch before it looks up a symbol. Returns a folder for PYTHONPATH."""
+    os.makedirs(f"{folder}/torch/distributed")
+    with open(f"{folder}/torch/__init__.py", "w", encoding="utf-8") as file:
+        file.write("__version__ = '2.99.1'\n")
+    with open(f"{folder}/torch/distributed/__init__.py", "w", encoding="utf-8") as file:
+        file.write("class Backend:\n    backend_list = ['lockstep']\n\ndef is_available():\n    return True\n")
+    return folder
 
 
 def run_command(command, environment, fault):
@@ -403,6 +415,8 @@ def run_job(lockstep, fault, folder):
         environment["LOCKSTEP_BACKEND"] = "hierarchical"
     if fault in ("two_pythons", "python_without_package"):
         environment["OTHER_PYTHON"] = make_other_python(f"{folder}/other")
+    if fault == "other_torch":
+        environment["PYTHONPATH"] = f"{make_other_torch(f'{folder}/other')}:{environment['PYTHONPATH']}"
     command = [lockstep, "run", "--standalone", "--nproc-per-node=2", sys.executable, HERE, "rank", fault]
     if fault == "small_dev_shm":
         # A mount namespace of its own, as a container has; who is not root makes one with a user namespace.

@@ -23,6 +23,16 @@ if sys.version_info[:2] != (3, 11):
 ENVIRONMENT = ". /tmp/environment/bin/activate; export OMP_NUM_THREADS=1; cd /tmp; "
 
 
+def download_pytorch(folder):
+    """That of PYTHON, with what it needs."""
+    torch = f"torch=={importlib.metadata.version('torch')}"
+    command = (PYTHON, "-m", "pip", "download", "--quiet", f"--dest={folder}", torch)
+    try:
+        run(*command)
+    except AssertionError:  # The usual index has no versions such as 2.13.0+cpu.
+        run(*command, f"--extra-index-url={PYTORCH_INDEX}")
+
+
 @unittest.skipIf(MISSING, f"needs {', '.join(MISSING)}")
 class InDebian(unittest.TestCase):
     @classmethod
@@ -31,8 +41,7 @@ class InDebian(unittest.TestCase):
         cls.addClassCleanup(shutil.rmtree, folder)
         [cls.wheel] = BUILT.glob("*.whl")
         # Before the clock runs: PyTorch, as users have it.
-        run(PYTHON, "-m", "pip", "download", "--quiet", f"torch=={importlib.metadata.version('torch')}",
-            f"--extra-index-url={PYTORCH_INDEX}", f"--dest={folder / 'packages'}")
+        download_pytorch(folder / "packages")
         # cmake recommends make, so that apt-get installs it.
         cls.debian = Debian(folder / "debian", "g++", "cmake", "make", "python3", "python3-pip", "python3-venv")
         cls.debian.mount(folder / "packages", "packages")
