@@ -285,6 +285,7 @@ def pass_in_a_hook_of_another():
     """A pass within a node of another graph ends with that graph's pass; not where the node's own hooks run it."""
     model = lockstep_torch.DistributedDataParallel(nn.Linear(WIDTH, WIDTH))
 
+    @torch.enable_grad()
     def run_a_pass(*_):
         model(torch.ones(2, WIDTH)).sum().backward()
 

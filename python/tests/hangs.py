@@ -53,7 +53,7 @@ class Hangs(unittest.TestCase):
                               env=dict(os.environ, OMP_NUM_THREADS="1"))
         self.assertNotEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stderr, r"lockstep: hang: rank 1 .*never entered all_reduce number 1 of group '")
-        self.assertRegex(done.stderr, r"lockstep: job failed: rank 1 \(pid \d+\) hangs in .*; rank 0 \(pid \d+\) exited with code 1: ")
+        self.assertRegex(done.stderr, r"lockstep: job failed: rank 1 \(pid \d+\) hangs in .*; rank 0 \(pid \d+\) exited with code 1\n")
         return done.stderr
 
     def test_the_stack_of_python_comes_first(self):
