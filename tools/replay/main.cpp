@@ -1,20 +1,25 @@
 // The program `lockstep-replay`, which `lockstep replay` becomes.
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <string>
 #include <vector>
 
+#include <poll.h>
 #include <unistd.h>
 
-#include "launcher/cli/run_job.h"
+#include "launcher/command_line/program_beside.h"
 #include "launcher/command_line/run_tool.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
 #include "lockstep/os/files/temporary_directory.h"
 #include "lockstep/os/files/unique_fd.h"
+#include "lockstep/os/process/child_process.h"
+#include "lockstep/os/process/signals.h"
 #include "lockstep/record/internal/replay_request.h"
 #include "tools/parse_flags.h"
 #include "tools/replay/replay_plan.h"
@@ -22,17 +27,22 @@
 namespace lockstep::inline internal {
 namespace {
 
-// The verdict alone is on stdout: what the program prints goes to stderr.
-class StdoutToStderr {
- public:
-  StdoutToStderr() : stdout_(::dup(STDOUT_FILENO)) { ::dup2(STDERR_FILENO, STDOUT_FILENO); }
-  ~StdoutToStderr() { ::dup2(stdout_.get(), STDOUT_FILENO); }
-  StdoutToStderr(const StdoutToStderr&) = delete;
-  StdoutToStderr& operator=(const StdoutToStderr&) = delete;
-
- private:
-  UniqueFd stdout_;
-};
+// Runs a program, and sends it the signals that stop this one.
+void run_until_it_ends(const std::vector<std::string>& words) {
+  SignalFd signals({SIGINT, SIGTERM, SIGHUP});
+  // The verdict alone is on stdout.
+  const pid_t pid = spawn_process({.path = words.front(),
+                                   .arguments = words,
+                                   .environment = env::everything(),
+                                   .stdout_fd = STDERR_FILENO});
+  const UniqueFd process = open_process(pid);
+  pollfd ready[] = {{process.get(), POLLIN, 0}, {signals.fd(), POLLIN, 0}};
+  while (ready[0].revents == 0) {
+    ::poll(ready, std::size(ready), -1);
+    while (const auto signal = signals.next()) signal_process(process, *signal);
+  }
+  reap_child(pid);
+}
 
 void run_program(const ReplayPlan& plan, const std::filesystem::path& folder, int ranks) {
   const std::string request = to_text({.step = plan.step,
@@ -41,13 +51,19 @@ void run_program(const ReplayPlan& plan, const std::filesystem::path& folder, in
                                        .logical_shards = plan.run.logical_shards});
   // No thread has been started.
   if (::setenv(env::kReplay.name, request.c_str(), 1) != 0) throw SystemError("setenv", errno);
+  std::vector<std::string> words = {program_beside("lockstep", "replay"),
+                                    "run",
+                                    "--standalone",
+                                    concat("--nproc-per-node=", ranks),
+                                    "--role=replay",
+                                    "--rdzv-id=replay",
+                                    "--no-python",
+                                    plan.run.program.path};
+  const auto& arguments = plan.run.program.arguments;
+  words.insert(words.end(), arguments.begin(), arguments.end());
   std::filesystem::current_path(plan.run.program.working_directory);
-  const StdoutToStderr redirected;
   // A failure shows in what it has not logged.
-  run_job({.program = {.name = plan.run.program.path, .arguments = plan.run.program.arguments},
-           .worker_count = ranks,
-           .role = "replay",
-           .run_id = "replay"});
+  run_until_it_ends(words);
 }
 
 int replay(const std::vector<std::string>& arguments) {
