@@ -3,7 +3,8 @@
   lockstep run --standalone --nproc-per-node=2 python bench/python/against_gloo.py [--rounds=15] [--quick]
 
 A ratio is the median of the rounds' ratios (Gloo / lockstep); "adds" compares the medians of step minus step without
-exchange. Run it on a machine that does nothing else.
+exchange. "barrier" exchanges nothing: ranks wait for the slower one, as in any exchange. Run it on a machine that does
+nothing else.
 """
 
 import argparse
@@ -71,13 +72,14 @@ def all_reduces(gloo, rounds, sizes):
         compare(f"all_reduce of {size}", calls, 200 if count < 1 << 18 else 20 if count < 1 << 20 else 3, rounds, "us")
 
 
-def step_of(model, make_inputs):
+def step_of(model, make_inputs, after_backward=lambda: None):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     inputs = make_inputs()
 
     def step():
         optimizer.zero_grad()
         model(inputs).square().mean().backward()
+        after_backward()
         optimizer.step()
 
     return step
@@ -96,6 +98,7 @@ def ddp_steps(gloo, rounds, names):
         for backend, wrap in wrappers.items():
             torch.manual_seed(1)
             calls[backend] = step_of(wrap(make_model()), make_inputs)
+        calls["barrier"] = step_of(make_model(), make_inputs, dist.barrier)
         compare(f"DDP step, {name}", calls, repeats, rounds, "ms")
 
 
