@@ -24,6 +24,8 @@ class Debian:
         self.folder = folder
         self.mounts = ['mount -t proc proc "$0/proc"', 'mount -t tmpfs tmpfs "$0/dev/shm"']
         run("debootstrap", "--variant=minbase", f"--include={','.join(packages)}", "bookworm", folder)
+        # As Debian's installer writes it.
+        (folder / "etc/hosts").write_text("127.0.0.1 localhost\n", encoding="utf-8")
 
     def mount(self, source, name):
         """A folder of this machine becomes /name."""
