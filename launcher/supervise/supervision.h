@@ -59,6 +59,8 @@ struct SupervisedWorker {
   std::optional<Time> leaves_by{};
   /// kRecovering: when it is killed unless it has joined.
   std::optional<Time> joins_by{};
+  /// When a deadline of its own expired last in this generation.
+  std::optional<Time> deadline_expired_at{};
   /// When it is killed: in kDismissed; in kDone if others wait for its end; or after its link
   /// closed.
   std::optional<Time> kill_at{};
@@ -130,7 +132,7 @@ struct SupervisionState {
   /// A worker left its group: how long to wait for the end of the worker that is the cause.
   std::optional<Time> cause_by;
   HangSearch search = HangSearch::kNone;
-  /// The first of the ranks that were late then.
+  /// The first rank that was late when a hang was explained last.
   std::optional<WorkerId> late_worker;
   /// Further expired deadlines before this time belong to the hang that was explained last.
   std::optional<Time> hang_explained_until;

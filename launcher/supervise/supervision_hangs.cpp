@@ -12,6 +12,8 @@ namespace {
 constexpr std::chrono::milliseconds kTimeToLeaveCollective{5'000};
 // Between the deadlines of ranks that wait for the same one.
 constexpr std::chrono::milliseconds kSameHang{2'000};
+// From an expired deadline to the end of a worker that does not catch it.
+constexpr std::chrono::milliseconds kEndsOfDeadline{10'000};
 // From SIGKILL to the end of the worker.
 constexpr std::chrono::milliseconds kEnds{1'000};
 
@@ -29,6 +31,8 @@ void SupervisionStep::explain_hang(std::optional<AwaitedCall> awaited) {
 }
 
 void SupervisionStep::on(const happened::HangExplained& event) {
+  // A search says of no rank that it is late.
+  if (state_.search != HangSearch::kExplaining) state_.late_worker.reset();
   for (const auto& [id, place] : event.places) {
     Worker* const worker = find(id);
     if (worker == nullptr) continue;
@@ -96,9 +100,12 @@ void SupervisionStep::kill_late_to_leave() {
   if (state_.search == HangSearch::kDone) state_.cause_by = now_;
 }
 
-// Who the deadline of another worker waited for.
-std::string SupervisionStep::late_rank(WorkerId waited) {
-  if (!state_.late_worker || *state_.late_worker == waited) return "";
+// Who the deadline of another worker, which has ended, waited for. A program may catch the error,
+// and fail later.
+std::string SupervisionStep::late_rank(WorkerId waited, const Worker& worker) {
+  const bool is_why_it_ended = worker.exit.signal == 0 && worker.deadline_expired_at &&
+                               now_ - *worker.deadline_expired_at <= kEndsOfDeadline;
+  if (!is_why_it_ended || !state_.late_worker || *state_.late_worker == waited) return "";
   const Worker* const late = find(*state_.late_worker);
   if (late == nullptr) return "";
   const std::string& place = late->exit.hangs_in;

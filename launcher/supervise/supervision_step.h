@@ -112,7 +112,7 @@ class SupervisionStep {
   void kill_late_to_join();
   void kill_late_to_leave();
   const std::string& reason_of_search() const;
-  std::string late_rank(WorkerId waited);
+  std::string late_rank(WorkerId waited, const Worker& worker);
   void note_hanging(WorkerId id, Worker& worker, std::string why);
   void kill_hanging();
   void end_generation_if_over();

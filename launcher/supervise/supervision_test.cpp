@@ -119,6 +119,32 @@ TEST(Supervision, AWorkerWhoseDeadlineExpiredNamesTheLateRank) {
   EXPECT_EQ(job.state.outcome.exits[0].late_rank, "rank 1 (pid 102) hangs in work()");
 }
 
+TEST(Supervision, AWorkerThatFailsLaterThanItsDeadlineNamesNoLateRank) {
+  for (const bool is_late_end : {false, true}) {
+    Supervised job(2);
+    job.says(1, DeadlineExpired{.operation = "monitored_barrier"});
+    job.happens(happened::HangExplained{{{1, {"wait()", true}}, {2, {"work()", false, true}}}});
+    // The program catches the error.
+    if (is_late_end) job.now += seconds(11);
+    job.happens(happened::WorkerEnded{
+        1, {.exit_code = is_late_end ? 1 : 0, .signal = is_late_end ? 0 : SIGSEGV}});
+    ASSERT_EQ(job.state.outcome.exits.size(), 1U);
+    EXPECT_EQ(job.state.outcome.exits[0].late_rank, "");
+  }
+}
+
+TEST(Supervision, TheLateRankIsThatOfTheNewestHang) {
+  Supervised job(3);
+  job.says(1, DeadlineExpired{.operation = "monitored_barrier"});
+  job.happens(happened::HangExplained{{{2, {"work()", false, true}}, {3, {"other()", false}}}});
+  job.now += seconds(60);
+  job.says(1, DeadlineExpired{.operation = "all_reduce"});
+  job.happens(happened::HangExplained{{{2, {"wait()", true}}, {3, {"other()", false, true}}}});
+  job.happens(happened::WorkerEnded{1, {.exit_code = 1}});
+  ASSERT_EQ(job.state.outcome.exits.size(), 1U);
+  EXPECT_EQ(job.state.outcome.exits[0].late_rank, "rank 2 (pid 103) hangs in other()");
+}
+
 TEST(Supervision, ALateRankWhoseOwnDeadlineExpiredNamesNoOther) {
   Supervised job(2);
   for (const WorkerId id : {1, 2}) job.says(id, DeadlineExpired{.operation = "all_reduce"});

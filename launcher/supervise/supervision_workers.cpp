@@ -87,6 +87,7 @@ void SupervisionStep::place(WorkerId id, Worker& worker, int local_rank, int ran
   worker.exit.rank = rank;
   worker.exit.local_rank = local_rank;
   worker.exit.deadline_expired = false;
+  worker.deadline_expired_at.reset();
   worker.exit.hangs_in.clear();
   worker.is_in_collective = false;
   worker.leaves_by.reset();
@@ -169,6 +170,7 @@ void SupervisionStep::receive(WorkerId, Worker& worker, const LeftGroup& message
 void SupervisionStep::receive(WorkerId id, Worker& worker, const DeadlineExpired& message) {
   if (is_between() || is_stopping()) return;
   worker.exit.deadline_expired = true;
+  worker.deadline_expired_at = now_;
   explain_hang(AwaitedCall{.operation = message.operation,
                            .group = message.group,
                            .sequence = message.sequence,
@@ -203,7 +205,7 @@ void SupervisionStep::on(const happened::WorkerEnded& event) {
   exit.hangs_in = known.hangs_in;
   exit.silent_since = known.silent_since;
   exit.deadline_expired = known.deadline_expired;
-  if (exit.deadline_expired) exit.late_rank = late_rank(event.worker);
+  exit.late_rank = late_rank(event.worker, worker);
   exit.told_to_stop = is_told_to_stop(worker);
   const bool has_state = worker.keeps_state() || worker.state == State::kHanging;
   exit.was_done = worker.state == State::kDone;

@@ -27,13 +27,23 @@
 namespace lockstep::inline internal {
 namespace {
 
+// Without what sets flags of `lockstep run`, which are those of the command line.
+std::vector<std::string> environment_without_flags() {
+  std::vector<std::string> environment = env::everything();
+  std::erase_if(environment, [](const std::string& setting) {
+    return setting.starts_with("PET_") ||
+           setting.starts_with(concat(env::kHealthCheckPort.name, "="));
+  });
+  return environment;
+}
+
 // Runs a program, and sends it the signals that stop this one.
 void run_until_it_ends(const std::vector<std::string>& words) {
-  SignalFd signals({SIGINT, SIGTERM, SIGHUP});
+  SignalFd signals({SIGINT, SIGTERM, SIGHUP, SIGQUIT});
   // The verdict alone is on stdout.
   const pid_t pid = spawn_process({.path = words.front(),
                                    .arguments = words,
-                                   .environment = env::everything(),
+                                   .environment = environment_without_flags(),
                                    .stdout_fd = STDERR_FILENO});
   const UniqueFd process = open_process(pid);
   pollfd ready[] = {{process.get(), POLLIN, 0}, {signals.fd(), POLLIN, 0}};
