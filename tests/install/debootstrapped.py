@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 
 MISSING = [program for program in ("debootstrap", "unshare") if not shutil.which(program)]
@@ -24,8 +25,8 @@ class Debian:
         self.folder = folder
         self.mounts = ['mount -t proc proc "$0/proc"', 'mount -t tmpfs tmpfs "$0/dev/shm"']
         run("debootstrap", "--variant=minbase", f"--include={','.join(packages)}", "bookworm", folder)
-        # As Debian's installer writes it.
-        (folder / "etc/hosts").write_text("127.0.0.1 localhost\n", encoding="utf-8")
+        # As Debian's installer writes it; torchrun looks both names up.
+        (folder / "etc/hosts").write_text(f"127.0.0.1 localhost\n127.0.1.1 {socket.gethostname()}\n", encoding="utf-8")
 
     def mount(self, source, name):
         """A folder of this machine becomes /name."""
