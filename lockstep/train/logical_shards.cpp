@@ -132,6 +132,7 @@ class LogicalShards::Impl {
   Place add_parameter(const at::Tensor& parameter);
   at::Tensor part(const std::vector<at::Tensor>& flats, const Place& place,
                   const at::Tensor& of) const;
+  void connect();
   void begin_step(std::int64_t step);
   void check_begun() const;
   bool adopt_gradient(const at::Tensor& parameter, std::size_t flat);
@@ -180,10 +181,16 @@ LogicalShards::Impl::Impl(const std::vector<std::shared_ptr<torch::nn::Module>>&
     find_tensors(*module, seen);
   }
   counts_ = add(at::kDouble, number_of_counts());
-  if (!group_.shares_memory() || group_.world_size() == 1) return;
-  memory_.emplace(
-      [group = group_](std::int64_t bytes) { return group.allocate_tensor(bytes, at::kByte); },
-      large_bytes_);
+}
+
+// Here, as backward() and end_step() are where the Accelerator recovers from lost ranks.
+void LogicalShards::Impl::connect() {
+  if (sum_) return;
+  sum_.emplace(group_, options_.shards, layout_);
+  if (!sum_->local_group()) return;
+  memory_.emplace([group = sum_->local_group()](
+                      std::int64_t bytes) { return group.allocate_tensor(bytes, at::kByte); },
+                  large_bytes_);
 }
 
 void LogicalShards::Impl::find_tensors(const torch::nn::Module& module,
@@ -274,6 +281,7 @@ void LogicalShards::Impl::check_begun() const {
 // A gradient of an earlier step would count once for each rank.
 void LogicalShards::Impl::begin_backward() {
   check_begun();
+  connect();
   for (const at::Tensor& parameter : parameters_) {
     at::Tensor& gradient = parameter.mutable_grad();
     if (!gradient.defined()) continue;
@@ -293,7 +301,6 @@ void LogicalShards::Impl::take_gradients(double loss, const ShardWeight& weight)
   if (memory_) memory_->close();
   if (next_ == options_.shards) return;
   const at::NoGradGuard no_grad;
-  if (!sum_) sum_.emplace(group_, options_.shards, layout_);
   std::vector<bool> is_taken(parameters_.size());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     is_taken[i] = places_[i].is_large && adopt_gradient(parameters_[i], places_[i].flat);
@@ -391,7 +398,7 @@ void LogicalShards::Impl::end_step(std::int64_t step) {
                             ", whose shards were of step ", step_));
   }
   const at::NoGradGuard no_grad;
-  if (!sum_) sum_.emplace(group_, options_.shards, layout_);
+  connect();
   const std::vector<at::Tensor>& sums = sum_->finish();
   const at::Tensor counts = sums[counts_.flat].narrow(0, counts_.from, number_of_counts());
   const double* const count = counts.const_data_ptr<double>();

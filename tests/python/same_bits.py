@@ -12,6 +12,7 @@ import tempfile
 import unittest
 
 from cases import some
+from free_ports import free_port
 from launch_reports import recoveries
 from live_job import LiveAcceleratorTest, LiveJobTest
 
@@ -106,6 +107,39 @@ class SameBits(LiveAcceleratorTest):
                 self.assertEqual(recoveries(job.errors), 1, job.errors)
                 self.expect_failpoints(job, failpoint)
 
+    def on_two_machines(self, steps, environment=None):
+        """A job of four ranks: over shared memory within each machine, and Gloo between them."""
+        job = self.job_of_machines({"LOCKSTEP_BACKEND": "hierarchical"} | (environment or {}))
+        job.environment["LIVE_WORKER_STEP_READ"] = job.step_read.name
+        port = free_port()
+        for domain in ("a", "b"):
+            self.machine(job, port, "2", ranks=2, steps=steps, arguments=("shards",),
+                         environment={"LOCKSTEP_MEMORY_DOMAIN": domain})
+        return job
+
+    def expect_end_on_two_machines(self, job, steps, failures):
+        self.assertEqual(job.finish(), [0, 0], job.errors)
+        self.assertEqual(job.ends(), self.one_rank(steps=steps))
+        self.assertEqual(recoveries(job.errors), failures, job.errors)
+
+    def test_on_two_machines_when_ranks_are_killed(self):
+        job = self.on_two_machines(steps=60)
+        processes = job.wait_for_begin(4)
+        for number, victim in enumerate((3, 0)):
+            job.wait_for_step(20 * (number + 1))
+            os.kill(processes[victim], signal.SIGKILL)
+            processes = job.wait_for_begin(4)
+        self.expect_end_on_two_machines(job, steps=60, failures=2)
+
+    def test_on_two_machines_when_a_rank_is_killed_in_the_middle_of_an_exchange(self):
+        self.need_failpoints()
+        for failpoint in some(("collective.begin:71:kill:1", "collective.started:72:kill:3", "collective.done:73:kill:0",
+                               "collective.started:74:kill:2", "collective.begin:75:kill:3"), 2):
+            with self.subTest(failpoint=failpoint):
+                job = self.on_two_machines(STEPS, {"LOCKSTEP_FAILPOINT": failpoint})
+                self.expect_end_on_two_machines(job, STEPS, failures=1)
+                self.expect_failpoints(job, failpoint)
+
     def test_with_one_copy_per_machine(self):
         for kind, ranks in some(itertools.product(("shards", "shards+fused", "shards+fused+fp16"), (2, 3, 4)), 4):
             with self.subTest(kind=kind, ranks=ranks):
@@ -158,6 +192,14 @@ class SameBits(LiveAcceleratorTest):
         job = self.start("--standalone", ranks=2, steps=STEPS, arguments=("shards4+syncbn",))
         self.assertNotEqual(job.finish(), [0])
         self.assertIn("2 ranks for 4 shards", job.errors)
+
+    def test_with_sync_batch_norm_the_job_ends_when_its_number_of_ranks_changes(self):
+        job = self.start("--standalone", ranks=4, steps=10**6, arguments=("shards4+syncbn",))
+        job.wait_for_begin(4)
+        job.wait_for_step(20)
+        self.scale(job, 3)
+        self.assertNotEqual(job.finish(), [0])
+        self.assertIn("3 ranks for 4 shards", job.errors)
 
     def test_when_the_job_is_resized(self):
         # 8 ranks are more than there are shards: two of them have no work.

@@ -18,17 +18,6 @@ std::string domain_key(int rank) {
   return concat("memory_domain/", rank);
 }
 
-// Numbers each rank by the first that has the same name.
-template <class Name>
-MemoryDomains number_by_first(const std::vector<Name>& names) {
-  std::map<Name, int> first;
-  MemoryDomains domains;
-  for (const Name& name : names) {
-    domains.push_back(first.try_emplace(name, static_cast<int>(domains.size())).first->second);
-  }
-  return domains;
-}
-
 }  // namespace
 
 std::string own_memory_domain() {

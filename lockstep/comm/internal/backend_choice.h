@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,17 @@ MemoryDomains read_memory_domains(c10d::Store& store, int world_size);
 /// Errors: TimeoutError with the missing ranks.
 MemoryDomains exchange_memory_domains(c10d::Store& store, int rank, int world_size,
                                       const Deadline& deadline);
+
+/// Numbers each rank by the first that has the same name.
+template <class Name>
+MemoryDomains number_by_first(const std::vector<Name>& names) {
+  std::map<Name, int> first;
+  MemoryDomains domains;
+  for (const Name& name : names) {
+    domains.push_back(first.try_emplace(name, static_cast<int>(domains.size())).first->second);
+  }
+  return domains;
+}
 
 /// The domains of a group of some of the ranks, in the group's numbering.
 MemoryDomains domains_of(const MemoryDomains& all, const std::vector<int>& ranks);

@@ -49,7 +49,7 @@ class SharedMemory {
   virtual std::optional<std::uint64_t> offset_of(const at::Tensor& tensor) const = 0;
   /// Address in this process of an offset_of() any rank.
   /// Errors: SystemError.
-  virtual const std::byte* address_of(std::uint64_t offset, std::uint64_t bytes) = 0;
+  virtual std::byte* address_of(std::uint64_t offset, std::uint64_t bytes) = 0;
 
   /// Like all_reduce, from `input` into `output`. If `output` is shared, it must be on all ranks;
   /// then only the parts of `input` that peers need are copied.

@@ -103,6 +103,19 @@ Work all_gather_uncompared(const ProcessGroup& group, const at::Tensor& output,
   });
 }
 
+Work all_to_all_uncompared(const ProcessGroup& group, const at::Tensor& output,
+                           const at::Tensor& input, const CollectiveOptions& options) {
+  const CallSite call{"all_to_all_single",
+                      ProcessGroupAccess::state(group, "all_to_all_uncompared")};
+  check_tensor(call, "output", output);
+  check_tensor(call, "input", input);
+  check_same_dtype(call, output, input);
+  if (!call.group.backend) output.copy_(input.view(output.sizes()));
+  return start_agreed(call, input.numel(), options, [&](auto& backend, auto& terms) {
+    return backend.all_to_all_single(output, input, {}, {}, terms);
+  });
+}
+
 Work recv_from_any(const ProcessGroup& group, const at::Tensor& tensor, int tag,
                    const CollectiveOptions& options, c10::intrusive_ptr<c10d::Work>& message) {
   const CallSite call{"recv", ProcessGroupAccess::state(group, "recv_from_any")};
@@ -125,8 +138,7 @@ std::optional<std::uint64_t> shared_offset(const ProcessGroup& group, const at::
   return memory != nullptr ? memory->offset_of(tensor) : std::nullopt;
 }
 
-const std::byte* shared_address(const ProcessGroup& group, std::uint64_t offset,
-                                std::uint64_t bytes) {
+std::byte* shared_address(const ProcessGroup& group, std::uint64_t offset, std::uint64_t bytes) {
   auto* const memory = shared_memory(ProcessGroupAccess::state(group, "shared_address"));
   LOCKSTEP_ASSERT(memory != nullptr);
   return memory->address_of(offset, bytes);

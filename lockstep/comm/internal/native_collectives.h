@@ -29,6 +29,10 @@ Work all_reduce_into(const ProcessGroup& group, const at::Tensor& output, const 
 Work all_gather_uncompared(const ProcessGroup& group, const at::Tensor& output,
                            const at::Tensor& input, const CollectiveOptions& options = {});
 
+/// Like ProcessGroup::all_to_all_single, in equal parts.
+Work all_to_all_uncompared(const ProcessGroup& group, const at::Tensor& output,
+                           const at::Tensor& input, const CollectiveOptions& options = {});
+
 /// Like ProcessGroup::recv, from the rank that sends first. `message` becomes the backend's work,
 /// whose sourceRank() is that rank once the returned Work is complete; null if nothing is received.
 Work recv_from_any(const ProcessGroup& group, const at::Tensor& tensor, int tag,
@@ -38,13 +42,12 @@ Work recv_from_any(const ProcessGroup& group, const at::Tensor& tensor, int tag,
 /// ProcessGroup::allocate_tensor, in a group that shares memory.
 bool is_shared(const ProcessGroup& group, const at::Tensor& tensor);
 
-/// For reading peers' tensors in place. shared_offset: offset of this rank's tensor, if
+/// For accessing peers' tensors in place. shared_offset: offset of this rank's tensor, if
 /// is_shared(), which all ranks understand. shared_address: address in this process of any rank's
 /// offset, valid while the group exists. The callers must synchronize access.
 /// Errors: SystemError.
 std::optional<std::uint64_t> shared_offset(const ProcessGroup& group, const at::Tensor& tensor);
-const std::byte* shared_address(const ProcessGroup& group, std::uint64_t offset,
-                                std::uint64_t bytes);
+std::byte* shared_address(const ProcessGroup& group, std::uint64_t offset, std::uint64_t bytes);
 
 /// Best size of an exchange of gradients, in bytes; 0: the backend has no preference.
 std::int64_t bucket_bytes(const ProcessGroup& group);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "lockstep/base/internal/check.h"
 
@@ -45,18 +46,60 @@ bool ShardTree::is_complete() const {
   return nodes_.size() == 1 && nodes_.front() == ShardNode{.first = 0, .level = depth_};
 }
 
+SumPlan plan_sums(int shards, const std::vector<ShardNode>& inputs) {
+  SumPlan plan{.inputs = static_cast<int>(inputs.size())};
+  ShardTree tree(shards);
+  for (int input = 0; input < plan.inputs; ++input) {
+    plan.results.push_back(input);
+    for (int sums = tree.push(inputs[static_cast<std::size_t>(input)]); sums > 0; --sums) {
+      const int right = plan.results.back();
+      plan.results.pop_back();
+      plan.sums.push_back({.left = plan.results.back(), .right = right});
+      plan.results.back() = plan.inputs + static_cast<int>(plan.sums.size()) - 1;
+    }
+  }
+  plan.nodes = tree.nodes();
+  return plan;
+}
+
 std::vector<ShardNode> partial_sums(int shards, const ShardBlock& block) {
   ShardTree tree(shards);
   for (int shard = block.begin; shard < block.end; ++shard) tree.push({.first = shard});
   return tree.nodes();
 }
 
-int most_partial_sums(int shards, int ranks) {
-  std::size_t most = 0;
-  for (int rank = 0; rank < ranks; ++rank) {
-    most = std::max(most, partial_sums(shards, shards_of_rank(shards, ranks, rank)).size());
+ShardExchangePlan plan_shard_exchange(int shards,
+                                      const std::vector<std::vector<int>>& ranks_of_machines,
+                                      std::size_t machine) {
+  std::size_t ranks = 0;
+  for (const auto& of_machine : ranks_of_machines) ranks += of_machine.size();
+  ShardExchangePlan plan;
+  std::vector<std::pair<ShardNode, ShardExchangePlan::Result>> results;
+  for (std::size_t of = 0; of < ranks_of_machines.size(); ++of) {
+    std::vector<ShardNode> inputs;
+    for (const int rank : ranks_of_machines[of]) {
+      const auto nodes =
+          partial_sums(shards, shards_of_rank(shards, static_cast<int>(ranks), rank));
+      inputs.insert(inputs.end(), nodes.begin(), nodes.end());
+    }
+    SumPlan within = plan_sums(shards, inputs);
+    const auto count = static_cast<int>(within.nodes.size());
+    plan.most_results = std::max(plan.most_results, count);
+    for (int number = 0; number < count; ++number) {
+      results.push_back({within.nodes[static_cast<std::size_t>(number)],
+                         {.machine = static_cast<int>(of), .number = number}});
+    }
+    if (of == machine) plan.within = std::move(within);
   }
-  return static_cast<int>(most);
+  // The ranks of machines may alternate.
+  std::ranges::sort(results, {}, [](const auto& result) { return result.first.first; });
+  std::vector<ShardNode> inputs;
+  for (const auto& [node, result] : results) {
+    inputs.push_back(node);
+    plan.order.push_back(result);
+  }
+  plan.between = plan_sums(shards, inputs);
+  return plan;
 }
 
 }  // namespace lockstep::inline internal

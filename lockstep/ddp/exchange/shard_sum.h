@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -9,35 +10,43 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/internal/shard_plan.h"
+#include "lockstep/ddp/exchange/machine_groups.h"
+#include "lockstep/ddp/exchange/planned_sum.h"
 
 namespace lockstep::inline internal {
 
 /// Sums values of logical shards over all ranks in the order of ShardTree, so the sum has the same
 /// bits on any number of ranks and any backend. A value is a list of flat tensors.
 ///
-///     ShardSum sum(group, shards, {{at::kFloat, 1000}});
+///     ShardSum sum(group, shards, {{at::kFloat, 1000}});       // collective
 ///     for (each shard of this rank) { fill sum.next_value(); sum.push(shard); }
 ///     const std::vector<at::Tensor>& sums = sum.finish();      // collective
 ///
-/// A rank sums its own shards while it computes them. finish() divides the elements among the
-/// ranks: each sums one part of all ranks' partial sums, then all parts are gathered. If the group
-/// shares memory, ranks read others' partial sums in place; else they send them, in chunks. Two
-/// ranks with one partial sum each do an all-reduce in place.
+/// A rank sums its own shards while it computes them. finish() divides the elements among the ranks
+/// of a machine: each reads all their partial sums of its share in shared memory and writes the sum
+/// into the memory of all. With several machines it gets the machine's nodes of the tree instead,
+/// and exchanges them, in chunks, with the ranks of the same share on other machines
+/// (ShardExchangePlan).
 /// Threads: one at a time.
 /// Lifetime: keeps the group alive. The result of finish() is valid until the next finish().
-/// Errors: from finish() as Work::wait; then clear() it.
+/// Errors: from the constructor and finish() as Work::wait; after the latter, clear() it.
 class ShardSum {
  public:
   using Layout = std::vector<std::pair<at::ScalarType, std::int64_t>>;
 
   ShardSum(ProcessGroup group, int shards, const Layout& layout);
 
+  /// The ranks that read values in place, in memory which this group has allocated; empty if there
+  /// are none.
+  const ProcessGroup& local_group() const { return machines_.local; }
+
   /// Uses a flat tensor of the layout's size as tensor `index` of the next value, without a copy;
-  /// it may be overwritten. Call it before next_value(), and only if may_adopt().
+  /// it may be overwritten, also with the result. Call it before next_value(), and only if
+  /// may_adopt().
   void adopt(std::size_t index, at::Tensor flat);
   /// Whether peers can read the tensor in place, or need not.
   bool may_adopt(const at::Tensor& tensor) const;
-  /// Tensors of at least the layout's sizes, uninitialized except adopted ones.
+  /// Tensors of the layout's sizes, uninitialized except adopted ones.
   const std::vector<at::Tensor>& next_value();
   /// Adds next_value() as the value of a shard. Call it for all shards of this rank's block, in
   /// order.
@@ -52,30 +61,35 @@ class ShardSum {
     std::vector<at::Tensor> tensors;
     std::vector<bool> is_adopted;
   };
+  // Where a rank of this machine has a flat tensor: its partial sums, and where it wants the
+  // result.
+  struct Places {
+    std::vector<std::byte*> sums;
+    std::byte* target = nullptr;
+  };
   Value empty_value() const;
-  at::Tensor allocate(std::size_t index);
+  void fill(Value& value);
   void recycle(const Value& value);
-  at::Tensor without_padding(const Value& value, std::size_t index) const;
-  bool is_all_reduce() const;
-  void all_reduce();
-  void exchange(std::size_t index);
-  bool exchange_in_place(std::size_t index);
-  std::vector<std::vector<std::uint64_t>> gather_places(std::size_t index) const;
-  at::Tensor sum_of(const std::vector<at::Tensor>& rows) const;
+  std::vector<std::vector<Places>> places_of_ranks() const;
+  std::vector<Places> own_places() const;
+  void exchange(std::size_t index, const std::vector<std::vector<Places>>& of_ranks);
+  void exchange_between(std::size_t index, std::int64_t begin, std::int64_t end,
+                        const std::vector<const std::byte*>& inputs,
+                        const std::vector<std::byte*>& targets);
 
   ProcessGroup group_;
+  MachineGroups machines_;
   int shards_;
   ShardBlock own_;
-  int most_sums_;                    // of any rank
-  std::vector<ShardNode> of_ranks_;  // all ranks' partial sums, in their order
+  ShardExchangePlan plan_;
+  PlannedSum within_;
+  PlannedSum between_;
   Layout layout_;
-  std::vector<std::int64_t> padded_;  // elements of each tensor, a multiple of the ranks' parts
   ShardTree tree_;
   std::vector<Value> sums_;  // of tree_'s nodes
   std::optional<Value> next_;
-  std::vector<std::vector<at::Tensor>> spare_;  // by index, padded
-  Value padded_results_;
-  std::vector<at::Tensor> results_;  // of the layout's sizes
+  std::vector<std::vector<at::Tensor>> spare_;  // by index
+  Value results_;
 };
 
 }  // namespace lockstep::inline internal

@@ -93,7 +93,7 @@ std::optional<std::uint64_t> ShmBackend::offset_of(const at::Tensor& tensor) con
   return heap_->offset_of(tensor.const_data_ptr(), tensor.nbytes());
 }
 
-const std::byte* ShmBackend::address_of(std::uint64_t offset, std::uint64_t bytes) {
+std::byte* ShmBackend::address_of(std::uint64_t offset, std::uint64_t bytes) {
   return engine_->team().heap_at(offset, bytes);
 }
 

@@ -35,7 +35,7 @@ class ShmBackend final : public c10d::Backend, public NativeBackend, public Shar
 
   bool is_shared(const Tensor& tensor) const override;
   std::optional<std::uint64_t> offset_of(const Tensor& tensor) const override;
-  const std::byte* address_of(std::uint64_t offset, std::uint64_t bytes) override;
+  std::byte* address_of(std::uint64_t offset, std::uint64_t bytes) override;
   WorkPtr all_reduce_into(const Tensor& output, const Tensor& input,
                           const ScaledReduction& reduction, const CallTerms& terms) override;
 

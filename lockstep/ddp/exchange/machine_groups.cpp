@@ -1,0 +1,60 @@
+#include "lockstep/ddp/exchange/machine_groups.h"
+
+#include <functional>
+#include <string>
+
+#include "lockstep/comm/backends/hierarchical/machines.h"
+#include "lockstep/comm/internal/backend_choice.h"
+#include "lockstep/comm/internal/exchange_values.h"
+
+namespace lockstep::inline internal {
+namespace {
+
+// By rank: the first rank whose domain has the same name.
+MemoryDomains gather_domains(const ProcessGroup& group) {
+  const auto own = static_cast<std::int64_t>(std::hash<std::string>()(own_memory_domain()));
+  std::vector<std::int64_t> names;
+  for (const auto& row : gather_rows(group, {own})) names.push_back(row.front());
+  return number_by_first(names);
+}
+
+}  // namespace
+
+MachineGroups machine_groups(const ProcessGroup& group) {
+  const int world_size = group.world_size();
+  MemoryDomains domains(static_cast<std::size_t>(world_size), 0);
+  const bool spans_machines = group.backend_name() == "hierarchical" && !group.shares_memory();
+  if (spans_machines) {
+    domains = gather_domains(group);
+  } else if (!group.shares_memory()) {
+    for (int rank = 0; rank < world_size; ++rank) domains[static_cast<std::size_t>(rank)] = rank;
+  }
+  MachineGroups groups;
+  for (int rank = 0; rank < world_size; ++rank) {
+    const auto own = hierarchical::machines_of(domains, rank);
+    if (own.local_index == 0) groups.ranks.push_back(own.local_ranks);
+    if (rank != group.rank()) continue;
+    groups.machine = static_cast<std::size_t>(own.machine);
+    groups.local_index = static_cast<std::size_t>(own.local_index);
+    groups.shares = static_cast<std::size_t>(own.shares);
+  }
+  if (world_size == 1) return groups;
+  if (!spans_machines) {
+    (group.shares_memory() ? groups.local : groups.partners) = group;
+    return groups;
+  }
+  for (const auto& ranks : groups.ranks) {
+    if (ranks.size() == 1) continue;
+    if (const ProcessGroup local = group.new_group(ranks, {.backend = "shm"})) groups.local = local;
+  }
+  for (std::size_t share = 0; share < groups.shares; ++share) {
+    std::vector<int> partners;
+    for (const auto& ranks : groups.ranks) partners.push_back(ranks[share]);
+    if (const ProcessGroup mine = group.new_group(partners, {.backend = "gloo"})) {
+      groups.partners = mine;
+    }
+  }
+  return groups;
+}
+
+}  // namespace lockstep::inline internal
