@@ -18,6 +18,7 @@
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/internal/random_state.h"
 #include "lockstep/snapshot/internal/snapshot_list.h"
+#include "lockstep/snapshot/internal/snapshot_outline.h"
 #include "lockstep/snapshot/internal/state_copy.h"
 #include "lockstep/snapshot/pickle/pickled.h"
 #include "lockstep/snapshot/save.h"
@@ -47,9 +48,10 @@ std::vector<SnapshotName> snapshots_in(const std::filesystem::path& directory) {
   }
 }
 
-bool can_be_loaded(const std::filesystem::path& path, bool is_sharded) {
+// Reads all bytes to verify them, and holds no tensor.
+bool can_be_loaded(const std::filesystem::path& path) {
   try {
-    is_sharded ? verify_sharded(path) : static_cast<void>(load_snapshot(path));
+    const SnapshotOutline outline(path);
   } catch (const Error&) {
     return false;
   }
@@ -57,16 +59,13 @@ bool can_be_loaded(const std::filesystem::path& path, bool is_sharded) {
 }
 
 // Whether it can be loaded, and is of a run that has not asked for it.
-bool is_of_another_run(const std::filesystem::path& path, bool is_sharded,
-                       const SaveOptions& options) {
-  if (!options.is_of_this_run) return can_be_loaded(path, is_sharded);
-  c10::IValue values;
+bool is_of_another_run(const std::filesystem::path& path, const SaveOptions& options) {
+  if (!options.is_of_this_run) return can_be_loaded(path);
   try {
-    values = load_snapshot(path).values;
+    return !options.is_of_this_run(SnapshotOutline(path).snapshot().values);
   } catch (const Error&) {
     return false;
   }
-  return !options.is_of_this_run(values);
 }
 
 // What rank 0 found, told to the others: the first character says what the rest is.
@@ -116,7 +115,7 @@ void SnapshotDirectory::check_may_save(const SnapshotName& name, const SaveOptio
     for (const SnapshotName& there : snapshots_in(path_)) {
       // Earlier ones may be those of a program that saves by another object each time.
       if (!is_claimed_ && there <= name) break;
-      if (!is_of_another_run(path_ / there.file_name(), there.sharded, options)) continue;
+      if (!is_of_another_run(path_ / there.file_name(), options)) continue;
       throw UsageError(concat("save ", (path_ / name.file_name()).string(), ": the directory has ",
                               there.file_name(),
                               " of another run; load it to resume from it, or choose another "
@@ -198,7 +197,7 @@ void SnapshotDirectory::written(const SnapshotName& name) {
   whole_.insert(name);
   const auto is_whole = [this](const SnapshotName& other) {
     if (whole_.count(other) != 0) return true;
-    const bool is_good = can_be_loaded(path_ / other.file_name(), other.sharded);
+    const bool is_good = can_be_loaded(path_ / other.file_name());
     if (is_good) whole_.insert(other);
     return is_good;
   };

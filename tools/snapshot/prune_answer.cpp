@@ -5,8 +5,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/text.h"
 #include "lockstep/snapshot/internal/snapshot_list.h"
-#include "lockstep/snapshot/sharded/sharded_snapshot.h"
-#include "lockstep/snapshot/snapshot.h"
+#include "lockstep/snapshot/internal/snapshot_outline.h"
 #include "tools/snapshot/inspected_snapshot.h"
 #include "tools/snapshot/snapshot_answers.h"
 #include "tools/snapshot/text_table.h"
@@ -21,8 +20,7 @@ SnapshotAnswer prune_answer(const PruneRequest& request) {
     const auto [found, is_new] = known.try_emplace(name, true);
     if (!is_new) return found->second;
     try {
-      const std::filesystem::path path = directory / name.file_name();
-      name.sharded ? verify_sharded(path) : static_cast<void>(load_snapshot(path));
+      const SnapshotOutline outline(directory / name.file_name());
     } catch (const Error&) {
       found->second = false;
     }
