@@ -1,7 +1,6 @@
 #include "lockstep/ddp/replica.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include <ATen/ops/full_like.h>
 #include <c10/core/GradMode.h>
@@ -17,6 +16,7 @@
 #include "lockstep/ddp/internal/gradient_reducer.h"
 #include "lockstep/ddp/internal/model_agreement.h"
 #include "lockstep/ddp/internal/replica_state.h"
+#include "lockstep/ddp/internal/weighted_loss.h"
 #include "lockstep/ddp/replica_check.h"
 #include "lockstep/one_copy/internal/model_copy.h"
 
@@ -264,22 +264,7 @@ void Replica::add_outputs(const std::vector<at::Tensor>& outputs) {
 }
 
 void Replica::backward(const at::Tensor& loss, const WeightedBackwardOptions& options) {
-  const auto refuse = [&](const std::string& what) {
-    throw UsageError(
-        concat("DistributedDataParallel::backward on rank ", group_.rank(), ": ", what));
-  };
-  if (!(options.weight >= 0 && std::isfinite(options.weight))) {
-    refuse(concat("weight=", options.weight,
-                  " is not a number of samples; it must be 0 or more, and finite"));
-  }
-  if (!loss.defined() || loss.numel() != 1) {
-    refuse(
-        concat("the loss has ", loss.defined() ? loss.numel() : 0,
-               " elements; it must be one number, the mean over the samples that are its weight"));
-  }
-  if (!loss.requires_grad()) {
-    refuse("the loss depends on nothing that requires a gradient; compute it from the outputs");
-  }
+  check_weighted_loss("DistributedDataParallel::backward", group_, loss, options.weight);
   reducer_->run_weighted(options.weight, loss.scalar_type(), [&](double seed) {
     loss.backward(at::full_like(loss, seed), options.retain_graph, options.create_graph);
   });
