@@ -76,8 +76,15 @@ requires(!ModuleHolder<Module>) class FullySharded {
   /// Calls another function of the module as forward() calls its forward: `function(Module&)`.
   template <class Function>
   decltype(auto) call(Function&& function) {
-    const ShardedModule::Forward forward(*sharded_);
-    return std::forward<Function>(function)(*module_);
+    ShardedModule::Forward forward(*sharded_);
+    if constexpr (std::is_void_v<std::invoke_result_t<Function, Module&>>) {
+      std::forward<Function>(function)(*module_);
+      forward.leave();
+    } else {
+      decltype(auto) result = std::forward<Function>(function)(*module_);
+      forward.leave();
+      return result;
+    }
   }
 
   /// As loss.backward(), for a loss that is a mean over `weight` samples: as that of
@@ -98,6 +105,11 @@ requires(!ModuleHolder<Module>) class FullySharded {
 
   /// Of parameters(), and of passes without exchange.
   void zero_grad(bool set_to_none = true) { sharded_->zero_grad(set_to_none); }
+
+  /// L2 norm of the gradients of all ranks' pieces, as the last backward() that exchanged them left
+  /// them; ignored parameters not counted.
+  /// Errors: UsageError without the option gradient_norm, and before the first such backward().
+  double gradient_norm() const { return sharded_->gradient_norm(); }
 
   /// While false, backward() leaves this rank's gradients, unsharded, to add up; the next
   /// backward() after it reduces the sum: for all micro-batches of a step but the last.

@@ -1,13 +1,10 @@
 #include "lockstep/fully_shard/sharded_module.h"
 
 #include <algorithm>
-#include <cmath>
 #include <exception>
 #include <utility>
 
 #include <ATen/ops/full_like.h>
-#include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/zeros.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
@@ -17,6 +14,7 @@
 #include "lockstep/ddp/exchange/flat_messages.h"
 #include "lockstep/ddp/internal/model_agreement.h"
 #include "lockstep/ddp/internal/replica_state.h"
+#include "lockstep/ddp/internal/weighted_loss.h"
 #include "lockstep/fully_shard/internal/full_state.h"
 #include "lockstep/fully_shard/internal/module_parameters.h"
 #include "lockstep/fully_shard/internal/sharded_training_state.h"
@@ -45,11 +43,12 @@ std::string describe(const FullyShardOptions& options, const std::vector<std::st
   const auto dtype = [](const std::optional<at::ScalarType>& given) {
     return given ? c10::toString(*given) : "unset";
   };
-  std::string text = concat("options reshard_after_forward=", options.reshard_after_forward,
-                            " param_dtype=", dtype(options.mp_policy.param_dtype),
-                            " reduce_dtype=", dtype(options.mp_policy.reduce_dtype),
-                            " gradient_divide_factor=", options.gradient_divide_factor.value_or(0),
-                            " init_sync=", options.init_sync, "\n");
+  std::string text =
+      concat("options reshard_after_forward=", options.reshard_after_forward,
+             " param_dtype=", dtype(options.mp_policy.param_dtype),
+             " reduce_dtype=", dtype(options.mp_policy.reduce_dtype),
+             " gradient_divide_factor=", options.gradient_divide_factor.value_or(0),
+             " gradient_norm=", options.gradient_norm, " init_sync=", options.init_sync, "\n");
   for (const std::string& name : options.ignored_parameters) text += "ignored " + name + "\n";
   for (const std::string& name : units) text += "unit '" + name + "'\n";
   return text;
@@ -105,8 +104,10 @@ ShardedModule::ShardedModule(std::shared_ptr<torch::nn::Module> module,
   std::vector<std::vector<std::string>> all_names;
   for (const SharedParameter& each : shared_names) all_names.push_back(each.names);
   const std::vector<std::size_t> owners = plan_units(names, all_names);
-  units_ = std::make_unique<ShardedUnits>(ShardedUnits::Options{
-      .group = group, .reshard_after_forward = options_.reshard_after_forward});
+  units_ = std::make_unique<ShardedUnits>(
+      ShardedUnits::Options{.group = group,
+                            .reshard_after_forward = options_.reshard_after_forward,
+                            .gradient_norm = options_.gradient_norm});
   for (std::size_t unit = 0; unit < names.size(); ++unit) {
     std::vector<NamedTensor> own;
     for (std::size_t i = 0; i < owners.size(); ++i) {
@@ -137,6 +138,10 @@ ShardedModule::Forward::Forward(ShardedModule& module)
   units_.begin_forward();
 }
 
+void ShardedModule::Forward::leave() {
+  units_.leave_forward();
+}
+
 ShardedModule::Forward::~Forward() {
   units_.end_forward(std::uncaught_exceptions() > exceptions_);
 }
@@ -155,22 +160,13 @@ void ShardedModule::sync_buffers() const {
 }
 
 void ShardedModule::backward(const at::Tensor& loss, const WeightedBackwardOptions& options) {
-  const auto refuse = [&](const std::string& what) {
-    throw UsageError(
-        concat("FullySharded::backward on rank ", options_.process_group.rank(), ": ", what));
-  };
-  if (!(options.weight >= 0 && std::isfinite(options.weight))) {
-    refuse(concat("weight=", options.weight,
-                  " is not a number of samples; it must be 0 or more, and finite"));
-  }
-  if (!loss.defined() || loss.numel() != 1 || !loss.requires_grad()) {
-    refuse(
-        "the loss must be one number that depends on parameters, the mean over the samples that "
-        "are its weight");
-  }
+  constexpr const char* kOperation = "FullySharded::backward";
+  check_weighted_loss(kOperation, options_.process_group, loss, options.weight);
   if (loss.scalar_type() != at::kFloat && loss.scalar_type() != at::kDouble) {
-    refuse(concat("the loss is ", c10::toString(loss.scalar_type()),
-                  ", which would round its weight; convert the model's outputs to float32"));
+    throw UsageError(concat(kOperation, " on rank ", options_.process_group.rank(),
+                            ": the loss is ", c10::toString(loss.scalar_type()),
+                            ", which would round its weight; convert the model's outputs to "
+                            "float32"));
   }
   units_->begin_weighted_pass(options.weight);
   loss.backward(at::full_like(loss, options.weight), options.retain_graph, options.create_graph);
@@ -203,16 +199,12 @@ std::vector<at::Tensor> ShardedModule::pieces_of(const std::vector<at::Tensor>& 
 }
 
 double ShardedModule::gradient_norm() const {
-  const at::Tensor squares = at::zeros({}, at::kDouble);
-  for (const auto& [name, piece] : named_parameters()) {
-    if (!piece.grad().defined() || piece.numel() == 0) continue;
-    squares.add_(
-        at::linalg_vector_norm(piece.grad(), 2, at::OptionalIntArrayRef(), false, at::kDouble)
-            .square());
-  }
-  const at::Tensor total = squares.to(options_.process_group.device());
-  options_.process_group.all_reduce(total, {.name = "gradient norm"});
-  return std::sqrt(total.item<double>());
+  const auto norm = units_->gradient_norm();
+  if (norm) return *norm;
+  throw UsageError(concat("FullySharded on rank ", options_.process_group.rank(),
+                          ": gradient_norm() before a backward pass has exchanged gradients, or "
+                          "without {.gradient_norm = true}; shard the module with the option, and "
+                          "call it after backward()"));
 }
 
 std::unique_ptr<GatheredState> ShardedModule::gathered_state(

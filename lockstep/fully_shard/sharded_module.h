@@ -60,6 +60,9 @@ struct FullyShardOptions {
   /// Names, as in named_parameters(), of parameters that every rank keeps whole. Nothing is done
   /// to their gradients.
   std::vector<std::string> ignored_parameters = {};
+  /// Compute the L2 norm of all gradients at the end of each backward() that exchanges them, for
+  /// gradient_norm().
+  bool gradient_norm = false;
   /// Give every rank rank 0's parameters and buffers. Without it they must be the same already.
   /// PyTorch's fully_shard leaves them as they are.
   bool init_sync = true;
@@ -85,6 +88,8 @@ class ShardedModule {
    public:
     explicit Forward(ShardedModule& module);
     ~Forward();
+    /// After what the module's function returned. Collective.
+    void leave();
     Forward(const Forward&) = delete;
     Forward& operator=(const Forward&) = delete;
 
@@ -113,7 +118,7 @@ class ShardedModule {
   /// In the same order as `parameters`: this rank's piece of each that is the module's and sharded,
   /// others as they are.
   std::vector<at::Tensor> pieces_of(const std::vector<at::Tensor>& parameters) const;
-  /// L2 norm of the gradients of all ranks' pieces. Collective.
+  /// As FullySharded::gradient_norm().
   double gradient_norm() const;
   /// As FullySharded::zero_grad().
   void zero_grad(bool set_to_none);

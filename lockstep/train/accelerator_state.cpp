@@ -171,6 +171,7 @@ ProcessGroup AcceleratorState::shard_group() const {
 FullyShardOptions AcceleratorState::fully_shard_options() const {
   FullyShardOptions options = options_.fully_shard;
   options.process_group = group_;
+  options.gradient_norm = options.gradient_norm || options_.non_finite != NonFinite::kIgnore;
   return options;
 }
 
@@ -184,6 +185,8 @@ void AcceleratorState::shard_optimizers() {
   }
 }
 
+// Before zero_grad(), which would miss the gradients of added ones, and before backward() for loops
+// that zero them another way.
 void AcceleratorState::shard_added_parameters() {
   std::size_t parameters = 0;
   for (const auto& stepped : optimizers) parameters += count_parameters(*stepped->optimizer);
@@ -365,9 +368,6 @@ void AcceleratorState::exchange_gradients(const at::Tensor& loss, std::optional<
   } else {
     total.backward();
   }
-  if (!shard_group() || !sync_gradients() || options_.non_finite == NonFinite::kIgnore) return;
-  // Before gradients are clipped, which may hide what is not finite.
-  for (const auto& replica : replicas) replica->measure_gradients();
 }
 
 void AcceleratorState::note_loss(const at::Tensor& loss) {

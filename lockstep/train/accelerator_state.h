@@ -56,8 +56,6 @@ class PreparedReplica {
   virtual std::shared_ptr<void> no_sync() = 0;
   /// Norm of the gradients of the last backward pass; if sharded, only where it was measured.
   virtual double gradient_norm() const = 0;
-  /// Computes the norm that gradient_norm() returns, if sharded. Collective.
-  virtual void measure_gradients() = 0;
   /// What optimizers take, by the names of the module's parameters, each once.
   TensorDict parameters();
   /// Names of tensors that are not finite; if sharded, on any rank, and collective.

@@ -129,10 +129,7 @@ class PreparedModel {
       return {nullptr, [this](void*) { fully_sharded->set_requires_gradient_sync(true); }};
     }
     double gradient_norm() const override {
-      return fully_sharded ? norm_of_pieces : ddp->gradient_norm();
-    }
-    void measure_gradients() override {
-      if (fully_sharded) norm_of_pieces = fully_sharded->sharded().gradient_norm();
+      return fully_sharded ? fully_sharded->gradient_norm() : ddp->gradient_norm();
     }
     void replicate_over(const ProcessGroup& group, bool at_boundary) override {
       DistributedDataParallelOptions now = options;
@@ -148,7 +145,6 @@ class PreparedModel {
     bool keeps_gradients;  ///< with logical_shards the accelerator exchanges gradients
     std::optional<DistributedDataParallel<Module>> ddp;
     std::optional<FullySharded<Module>> fully_sharded;  ///< in its place
-    double norm_of_pieces = 0;
     std::shared_ptr<void> keeps_own;
   };
 

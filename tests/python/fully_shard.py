@@ -151,10 +151,11 @@ class Faults(unittest.TestCase):
                 for rank in range(world_size)]
 
     def test_a_rank_that_dies_between_collectives_is_named_with_the_collective(self):
-        # In forward the others wait in the gather of a unit, in backward in the reduction of one.
-        cases = itertools.product((("shm", "000"), ("gloo", "000"), ("hierarchical", "001")),
-                                  (("forward", "all_gather"), ("backward", "reduce_scatter")))
-        for (backend, machines), (where, operation) in some(cases, 3):
+        # In forward the others wait for a unit, in backward in the reduction of one.
+        cases = itertools.product((("shm", "000"), ("gloo", "000"), ("hierarchical", "001")), ("forward", "backward"))
+        for (backend, machines), where in some(cases, 3):
+            gather = "barrier" if backend == "shm" else "all_gather"
+            operation = gather if where == "forward" else "reduce_scatter"
             with self.subTest(where=where, backend=backend):
                 ranks = self.job(3, backend, "die", where, machines=machines)
                 for rank in (0, 2):

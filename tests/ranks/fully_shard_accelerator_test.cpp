@@ -253,6 +253,43 @@ TEST_F(FullyShardAccelerator, LeavesOutStepsThatAreNotFinite) {
   EXPECT_SAYS(texts[1], "gradients that are not finite: 0.weight");
 }
 
+// Also those of backward passes that the program runs itself.
+TEST_F(FullyShardAccelerator, LooksAtTheGradientsOfAnyBackward) {
+  for (const bool with_weight : {false, true}) {
+    Tensors weights[2];
+    for (const bool is_sharded : {false, true}) {
+      Accelerator accelerator(with_strategy({.non_finite = NonFinite::kSkip}, is_sharded));
+      torch::nn::Sequential net = make_units_net();
+      SGD sgd(trained_of(net), {.lr = 0.1});
+      auto model = accelerator.prepare(net);
+      auto optimizer = accelerator.prepare(sgd);
+      for (int step = 0; step < 3; ++step) {
+        const bool is_bad = step == 1 && rank_ == world_size_ - 1;
+        optimizer.zero_grad();
+        const at::Tensor outputs = model(at::ones({2, 4}) * (rank_ + step));
+        at::Tensor loss = outputs.sum() * (is_bad ? std::numeric_limits<double>::infinity() : 1.0);
+        if (!with_weight) {
+          loss.backward();
+        } else if (is_sharded) {
+          model.fully_sharded().backward(loss, {.weight = 2});
+        } else {
+          model.ddp().backward(loss, {.weight = 2});
+        }
+        accelerator.clip_grad_value_(net->parameters(), 0.5);  // hides it
+        optimizer.step();
+        EXPECT_EQ(accelerator.optimizer_step_was_skipped(), step == 1);
+      }
+      for (auto& [name, tensor] : accelerator.get_state_dict(*net)) {
+        weights[is_sharded ? 1 : 0].push_back(tensor.clone());
+      }
+    }
+    if (rank_ != 0) continue;
+    for (std::size_t i = 0; i < weights[0].size(); ++i) {
+      expect_equal(weights[1][i], weights[0][i], std::to_string(i));
+    }
+  }
+}
+
 TEST_F(FullyShardAccelerator, TakesAnOptimizerThatWasPreparedFirst) {
   Accelerator accelerator(with_strategy({}, true));
   torch::nn::Sequential net = make_units_net();

@@ -163,6 +163,20 @@ TEST_F(FullyShardFaults, GradientsOfGradientsAreRefused) {
   EXPECT_SAYS(message_of<UsageError>([&] { sharded(tokens(0)); }), "did not end");
 }
 
+TEST_F(FullyShardFaults, LossesThatCannotHaveAWeightAreRefused) {
+  auto sharded = fully_shard(ShardNet(), by_block());
+  const auto refusal = [&](const at::Tensor& given, double weight) {
+    return message_of<UsageError>([&] { sharded.backward(given, {.weight = weight}); });
+  };
+  const at::Tensor good = loss(sharded, 0);
+  EXPECT_SAYS(refusal(good, -1), "FullySharded::backward on rank");
+  EXPECT_SAYS(refusal(good, -1), "weight=-1 is not a number of samples");
+  EXPECT_SAYS(refusal({}, 1), "0 elements");
+  EXPECT_SAYS(refusal(good.detach(), 1), "depends on nothing");
+  EXPECT_SAYS(refusal(good.to(at::kBFloat16), 1), "would round its weight");
+  sharded.backward(good, {.weight = 1});
+}
+
 TEST_F(FullyShardFaults, SparseGradientsAreRefused) {
   auto sharded = fully_shard(torch::nn::Embedding(torch::nn::EmbeddingOptions(9, 4).sparse(true)),
                              {.process_group = group_});

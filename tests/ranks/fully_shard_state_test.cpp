@@ -61,8 +61,9 @@ TEST_F(FullyShardState, BuffersAreThoseOfRank0) {
   at::Tensor outputs[2];
   for (const bool is_sharded : {false, true}) {
     Accelerator accelerator(options_of(is_sharded));
-    torch::nn::Sequential net(torch::nn::Linear(4, 5), torch::nn::BatchNorm1d(5),
-                              torch::nn::Linear(5, 1));
+    // A bias before the norm would have gradients of rounding errors, from which AdamW makes steps.
+    torch::nn::Sequential net(torch::nn::Linear(torch::nn::LinearOptions(4, 5).bias(false)),
+                              torch::nn::BatchNorm1d(5), torch::nn::Linear(5, 1));
     fill(*net);
     AdamW adam(net->parameters(), {.lr = 0.02});
     auto model = accelerator.prepare(net);

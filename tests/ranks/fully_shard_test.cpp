@@ -1,6 +1,9 @@
+#include <chrono>
 #include <functional>
 #include <memory>
+#include <string>
 
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/nn/functional/loss.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
@@ -495,12 +498,15 @@ TEST_F(FullyShard, KeepsTheMemoryFormatOfParameters) {
 }
 
 TEST_F(FullyShard, ClipsByTheNormOfAllRanks) {
-  auto [plain, sharded] = make_pair(by_block());
+  FullyShardOptions options = by_block();
+  options.gradient_norm = true;
+  auto [plain, sharded] = make_pair(options);
+  EXPECT_SAYS(message_of<UsageError>([&] { sharded.gradient_norm(); }), "before a backward pass");
   DistributedDataParallel replica(plain, {.process_group = group_});
   backward(sharded, 0);
   backward(replica, 0);
   const double expected = clip_grad_norm_(replica.parameters(), 0.1);
-  EXPECT_NEAR(sharded.sharded().gradient_norm(), expected, 1e-5 * expected);
+  EXPECT_NEAR(sharded.gradient_norm(), expected, 1e-5 * expected);
   const double norm = clip_grad_norm_(sharded.parameters(), 0.1, {.process_group = group_});
   EXPECT_NEAR(norm, expected, 1e-5 * expected);
   for (const auto& [name, piece] : sharded.named_parameters()) {
@@ -509,6 +515,63 @@ TEST_F(FullyShard, ClipsByTheNormOfAllRanks) {
     EXPECT_TRUE(
         at::allclose(whole_of(piece.grad(), gradient.numel()), gradient.view(-1), 1e-4, 1e-7))
         << name;
+  }
+}
+
+/// Two layers, with a wait before the second use of each: in forward, and in backward.
+struct SlowReaderImpl : torch::nn::Module {
+  SlowReaderImpl() { register_module("layer", layer); }
+  at::Tensor forward(const at::Tensor& inputs) {
+    const at::Tensor once = layer(inputs);
+    once.register_hook([this](const at::Tensor&) { in_backward(); });
+    in_forward();
+    return layer(once);
+  }
+  torch::nn::Linear layer{6, 6};
+  std::function<void()> in_forward = [] {};
+  std::function<void()> in_backward = [] {};
+};
+TORCH_MODULE(SlowReader);
+
+// Rank 0 is through long before the last rank, and changes its piece at once.
+TEST_F(FullyShard, NoRankChangesItsPieceWhileAnotherComputesWithIt) {
+  NEEDS_RANKS(2);
+  const auto store = group_.c10d_store();
+  const bool is_slow = rank_ == world_size_ - 1;
+  int turn = 0;
+  const auto key = [&] { return "changed its piece " + std::to_string(turn); };
+  // Ends early only if rank 0 did not wait.
+  const auto wait_for_change = [&] {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
+    while (!store->check({key()}) && std::chrono::steady_clock::now() < end) {
+    }
+  };
+  for (const bool syncs : {true, false}) {
+    for (const bool in_forward : {true, false}) {
+      SlowReader plain;
+      SlowReader net;
+      auto sharded = fully_shard(net, {.process_group = group_});
+      copy_values(sharded, *plain);
+      sharded.set_requires_gradient_sync(syncs);
+      ++turn;
+      if (is_slow) (in_forward ? net->in_forward : net->in_backward) = wait_for_change;
+      const auto change_piece = [&] {
+        const torch::NoGradGuard no_grad;
+        for (const at::Tensor& piece : sharded.parameters()) piece.add_(1);
+        if (rank_ == 0) store->set(key(), "yes");
+      };
+      at::Tensor inputs = at::ones({2, 6}).requires_grad_();
+      at::Tensor others = at::ones({2, 6}).requires_grad_();
+      const at::Tensor outputs = sharded(inputs);
+      if (in_forward) change_piece();
+      EXPECT_TRUE(at::equal(outputs, plain(others)));
+      if (in_forward) continue;
+      outputs.sum().backward();
+      change_piece();
+      plain(others).sum().backward();
+      EXPECT_TRUE(at::equal(inputs.grad(), others.grad()));
+      group_.barrier();
+    }
   }
 }
 

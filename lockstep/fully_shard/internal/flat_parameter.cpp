@@ -1,17 +1,20 @@
 #include "lockstep/fully_shard/internal/flat_parameter.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include <ATen/ScalarOps.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/fully_shard/internal/common_memory.h"
 
 namespace lockstep::inline internal {
 namespace {
@@ -48,6 +51,15 @@ void allocate_memory(const at::Tensor& tensor) {
   storage->set_nbytes(bytes);
 }
 
+// The memory of another tensor, which it keeps.
+void show_memory(const at::Tensor& tensor, const at::Tensor& other) {
+  auto* const storage = tensor.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(at::DataPtr(
+      other.mutable_data_ptr(), new at::Tensor(other),
+      [](void* owner) { delete static_cast<at::Tensor*>(owner); }, tensor.device()));
+  storage->set_nbytes(other.nbytes());
+}
+
 }  // namespace
 
 FlatParameter::FlatParameter(const std::vector<NamedTensor>& parameters, ParameterWatcher& watcher,
@@ -74,15 +86,25 @@ FlatParameter::FlatParameter(const std::vector<NamedTensor>& parameters, Paramet
 
   const at::Tensor whole = lay_out(values, dtype);
   if (options_.init_sync) group.broadcast(whole, 0, {.name = options_.name});
-  shard_ = whole.narrow(0, group.rank() * layout_.chunk, layout_.chunk).clone();
+  const at::ScalarType gathered =
+      at::isFloatingType(dtype) ? options_.param_dtype.value_or(dtype) : dtype;
+  const auto own_chunk = [&](const at::Tensor& flat) {
+    return flat.narrow(0, group.rank() * layout_.chunk, layout_.chunk);
+  };
+  if (gathered == dtype && (group.world_size() == 1 || group.shares_memory())) {
+    common_ = group.world_size() == 1 ? whole
+                                      : tensor_of_all_ranks(group, layout_.total(), dtype,
+                                                            concat("lockstep ", options_.name));
+    shard_ = own_chunk(common_);
+    shard_.copy_(own_chunk(whole));
+  } else {
+    shard_ = own_chunk(whole).clone();
+  }
   for (std::size_t i = 0; i < members_.size(); ++i) {
     members_[i].piece = own_part(shard_, i).detach().requires_grad_(is_trained);
   }
 
-  const bool is_floating = at::isFloatingType(dtype);
-  full_ =
-      at::empty({layout_.total()},
-                whole.options().dtype(is_floating ? options_.param_dtype.value_or(dtype) : dtype));
+  full_ = at::empty({layout_.total()}, whole.options().dtype(gathered));
   free_memory(full_);
   watch_.emplace(full_, watcher);
   const PauseWatching pause;
@@ -124,16 +146,33 @@ void FlatParameter::mark_changed() const {
   for (const Member& member : members_) member.parameter.unsafeGetTensorImpl()->bump_version();
 }
 
-void FlatParameter::gather() {
+void FlatParameter::begin_gather() {
+  if (common_.defined()) return;
   const c10::NoGradGuard no_grad;
+  sent_ = shard_.to(full_.scalar_type());
   allocate_memory(full_);
-  try {
-    options_.group.all_gather_into_tensor(full_, shard_.to(full_.scalar_type()),
-                                          {.name = options_.name});
-  } catch (...) {
-    free_memory(full_);
-    throw;
+  gathering_ = options_.group.all_gather_into_tensor(full_, sent_,
+                                                     {.async_op = true, .name = options_.name});
+}
+
+void FlatParameter::end_gather() {
+  if (common_.defined()) {
+    options_.group.barrier({.name = options_.name});
+    show_memory(full_, common_);
+    return;
   }
+  std::exchange(gathering_, {}).wait();
+  sent_.reset();
+}
+
+void FlatParameter::drop_gather() noexcept {
+  try {
+    std::exchange(gathering_, {}).wait();
+  } catch (const std::exception&) {
+    // The next collective of the group says so.
+  }
+  sent_.reset();
+  free_memory(full_);
 }
 
 void FlatParameter::reshard() {
@@ -221,6 +260,19 @@ void FlatParameter::set_gradients(const std::uint8_t* has_gradient) {
 
 void FlatParameter::drop_gradients() {
   for (const Member& member : members_) member.parameter.mutable_grad().reset();
+}
+
+double FlatParameter::sum_of_squares() const {
+  double sum = 0;
+  for (const Member& member : members_) {
+    const at::Tensor& gradient = member.piece.grad();
+    if (!gradient.defined() || gradient.numel() == 0) continue;
+    const double norm =
+        at::linalg_vector_norm(gradient, 2, at::OptionalIntArrayRef(), false, at::kDouble)
+            .item<double>();
+    sum += norm * norm;
+  }
+  return sum;
 }
 
 at::Tensor FlatParameter::gather_pieces(const std::vector<at::Tensor>& pieces) const {

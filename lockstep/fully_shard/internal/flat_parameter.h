@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/comm/work.h"
 #include "lockstep/ddp/replica_check.h"
 #include "lockstep/fully_shard/internal/flat_layout.h"
 #include "lockstep/fully_shard/internal/parameter_watch.h"
@@ -17,6 +18,10 @@ namespace lockstep::inline internal {
 /// Parameters of one unit, all of one dtype and all trained or all frozen: they lie one behind the
 /// other in one flat tensor, of which each rank keeps a chunk. While they are gathered the module's
 /// tensors have their values; otherwise these have shapes and no memory.
+///
+/// Where the ranks share memory, and parameters are gathered in their own dtype, all chunks lie
+/// there side by side: gathering waits for the ranks, and copies nothing. A rank may change its
+/// chunk once no rank reads parameters any more (reads_other_chunks).
 /// Threads: one at a time. Lifetime: keeps the group and the module's tensors alive.
 /// Errors: as Work::wait.
 class FlatParameter {
@@ -57,9 +62,14 @@ class FlatParameter {
   /// For autograd: the module's tensors have other values than before.
   void mark_changed() const;
 
-  /// Collective.
-  void gather();
+  /// Between the two the values arrive; collective.
+  void begin_gather();
+  void end_gather();
+  /// In place of end_gather(): waits until nothing is written to the memory, and frees it.
+  void drop_gather() noexcept;
   void reshard();
+  /// Whether the module's tensors show the memory of other ranks' chunks.
+  bool reads_other_chunks() const { return common_.defined() && options_.group.world_size() > 1; }
 
   /// Takes the gradients of the module's tensors, reduces them over all ranks, multiplies the
   /// average by `scale` and keeps this rank's part, which add up until set_gradients. Collective.
@@ -72,6 +82,8 @@ class FlatParameter {
   void set_gradients(const std::uint8_t* has_gradient);
   /// Of the module's tensors.
   void drop_gradients();
+  /// Of the gradients of the pieces.
+  double sum_of_squares() const;
 
   /// This rank's pieces of all members, or of something that is kept for each of their elements, of
   /// one dtype; undefined: zeros. The flat tensor of all ranks' pieces. Collective.
@@ -91,8 +103,11 @@ class FlatParameter {
   Options options_;
   FlatLayout layout_;
   std::vector<Member> members_;
-  at::Tensor shard_;  ///< [chunk]
-  at::Tensor full_;   ///< [total], its storage without memory unless gathered
+  at::Tensor common_;  ///< [total], the chunks of all ranks; undefined: each has its own alone
+  at::Tensor shard_;   ///< [chunk]
+  at::Tensor full_;    ///< [total], its storage without memory unless gathered
+  Work gathering_;
+  at::Tensor sent_;  ///< while values arrive
   std::optional<StorageWatch> watch_;
   at::Tensor gradient_;  ///< [chunk], of this backward pass; undefined: none yet
   std::vector<bool> is_reduced_;

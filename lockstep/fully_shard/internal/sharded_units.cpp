@@ -1,6 +1,7 @@
 #include "lockstep/fully_shard/internal/sharded_units.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include <ATen/ops/from_blob.h>
@@ -45,6 +46,7 @@ void ShardedUnits::begin_forward() {
                             "in backward() call fully_shard again"));
   }
   if (forwards_++ > 0) return;
+  forward_order_.begin_pass();
   // What is still gathered may be older than the last step of the optimizer.
   reshard_all();
   const std::int64_t before = std::exchange(version_, version());
@@ -55,9 +57,14 @@ void ShardedUnits::begin_forward() {
   }
 }
 
+void ShardedUnits::leave_forward() {
+  if (forwards_ == 1) wait_for_readers();
+}
+
 void ShardedUnits::end_forward(bool has_failed) noexcept {
   if (--forwards_ > 0) return;
   last_used_ = kNone;
+  drop_arriving();
   if (has_failed || !c10::GradMode::is_enabled()) return reshard_all();
   if (!options_.reshard_after_forward) return;
   // The root is the first that backward needs.
@@ -148,6 +155,7 @@ void ShardedUnits::begin_backward() {
   check_unchanged();
   note_pass(std::exchange(begins_weighted_, false) ? Passes::kWeighted : Passes::kPlain);
   in_backward_ = true;
+  backward_order_.begin_pass();
   last_used_ = kNone;
   for (Unit& unit : units_) unit.is_used_in_backward = false;
   tell_end_of_backward(*this);
@@ -181,17 +189,50 @@ void ShardedUnits::use(const std::vector<std::size_t>& units, bool in_backward) 
     if (in_backward || options_.reshard_after_forward) reshard(other);
     if (in_backward && sync_) reduce(other);
   }
+  if (arriving_ != kNone && std::ranges::find(units, arriving_) == units.end()) drop_arriving();
   for (const std::size_t unit : units) {
-    gather(units_[unit]);
+    gather(unit, in_backward);
     units_[unit].is_used_in_backward = in_backward;
   }
   last_used_ = units.size() == 1 ? units.front() : kNone;
 }
 
-void ShardedUnits::gather(Unit& unit) {
+void ShardedUnits::gather(std::size_t index, bool in_backward) {
+  Unit& unit = units_[index];
   if (unit.is_gathered) return;
+  if (arriving_ != index) {
+    drop_arriving();
+    begin_gather(index);
+  }
+  for (const auto& flat : unit.flats) flat->end_gather();
+  arriving_ = kNone;
   unit.is_gathered = true;
-  for (const auto& flat : unit.flats) flat->gather();
+  const auto next = (in_backward ? backward_order_ : forward_order_).next_after(index);
+  if (next && !units_[*next].is_gathered && gathers_in_background()) begin_gather(*next);
+}
+
+// Where memory is shared the calling thread moves the values.
+bool ShardedUnits::gathers_in_background() const {
+  return options_.group.world_size() > 1 && !options_.group.shares_memory();
+}
+
+void ShardedUnits::begin_gather(std::size_t index) {
+  arriving_ = index;
+  for (const auto& flat : units_[index].flats) flat->begin_gather();
+}
+
+void ShardedUnits::drop_arriving() noexcept {
+  if (arriving_ == kNone) return;
+  for (const auto& flat : units_[std::exchange(arriving_, kNone)].flats) flat->drop_gather();
+}
+
+// A rank that goes on may change its pieces, which others have before them while they compute.
+void ShardedUnits::wait_for_readers() const {
+  const bool has_readers = std::ranges::any_of(units_, [](const Unit& unit) {
+    return std::ranges::any_of(unit.flats,
+                               [](const auto& flat) { return flat->reads_other_chunks(); });
+  });
+  if (has_readers) options_.group.barrier({.name = "parameters read"});
 }
 
 void ShardedUnits::reduce(Unit& unit) {
@@ -208,6 +249,7 @@ void ShardedUnits::reshard(Unit& unit) noexcept {
 
 void ShardedUnits::reshard_all() noexcept {
   last_used_ = kNone;
+  drop_arriving();
   for (Unit& unit : units_) reshard(unit);
 }
 
@@ -231,17 +273,19 @@ void ShardedUnits::gradient_ready(std::size_t index, const at::Tensor& arrived) 
 
 void ShardedUnits::backward_ended() {
   const PauseWatching pause;
+  if (!sync_ || !exchange_what_is_left()) wait_for_readers();
   if (sync_) {
-    exchange_what_is_left();
     forget_passes();
+    if (options_.gradient_norm) measure_gradients();
   }
   reshard_all();
   in_backward_ = false;
 }
 
 // Of each trained parameter one byte travels: the largest over all ranks says whether any rank has
-// a gradient, and whether any has one that is still to be reduced.
-void ShardedUnits::exchange_what_is_left() {
+// a gradient, and whether any has one that is still to be reduced. False: there are none, and no
+// rank has waited for another.
+bool ShardedUnits::exchange_what_is_left() {
   std::vector<FlatParameter*> flats;
   std::vector<std::uint8_t> states;
   for (const Unit& unit : units_) {
@@ -251,7 +295,7 @@ void ShardedUnits::exchange_what_is_left() {
       for (const std::uint8_t state : flat->gradient_states()) states.push_back(state);
     }
   }
-  if (states.empty()) return;
+  if (states.empty()) return false;
   const auto count = static_cast<std::int64_t>(states.size());
   const at::Tensor on_device =
       at::from_blob(states.data(), {count}, at::kByte).to(options_.group.device(), false, true);
@@ -264,6 +308,18 @@ void ShardedUnits::exchange_what_is_left() {
     flat->set_gradients(has_gradient);
     has_gradient = end;
   }
+  return true;
+}
+
+void ShardedUnits::measure_gradients() {
+  double squares = 0;
+  for (const Unit& unit : units_) {
+    for (const auto& flat : unit.flats) squares += flat->sum_of_squares();
+  }
+  const at::Tensor total =
+      at::full({1}, squares, at::TensorOptions(at::kDouble).device(options_.group.device()));
+  options_.group.all_reduce(total, {.name = "gradient norm"});
+  gradient_norm_ = std::sqrt(total.item<double>());
 }
 
 }  // namespace lockstep::inline internal

@@ -12,6 +12,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/ddp/internal/gradient_hooks.h"
 #include "lockstep/fully_shard/internal/flat_parameter.h"
+#include "lockstep/fully_shard/internal/gather_order.h"
 #include "lockstep/fully_shard/internal/parameter_watch.h"
 
 namespace lockstep::inline internal {
@@ -25,6 +26,9 @@ namespace lockstep::inline internal {
 /// backward, where ranks find out together which parameters have a gradient on any rank. Ranks
 /// whose forward uses the same units in the same order make the same collectives, whichever
 /// parameters of a unit each of them leaves out.
+///
+/// Where ranks share no memory, the next unit's values arrive while one computes: the unit that
+/// followed it in the pass before, at most one.
 ///
 /// Threads: the training thread; in backward autograd's, one at a time.
 /// Lifetime: hooks and watches are removed with it.
@@ -42,6 +46,7 @@ class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher
   struct Options {
     ProcessGroup group;
     bool reshard_after_forward = true;
+    bool gradient_norm = false;  ///< compute it at the end of backward
   };
 
   explicit ShardedUnits(Options options) : options_(std::move(options)) {}
@@ -52,8 +57,11 @@ class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher
 
   const std::vector<Unit>& units() const { return units_; }
 
-  /// Around forward. end_forward does not communicate.
+  /// Around forward. leave_forward, before the end of one that succeeded, is collective where ranks
+  /// read each other's memory: after it they may change their pieces. end_forward does not
+  /// communicate.
   void begin_forward();
+  void leave_forward();
   void end_forward(bool has_failed) noexcept;
 
   /// Whether backward exchanges gradients. While it does not they stay, unsharded, with the
@@ -63,6 +71,8 @@ class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher
   /// Before the backward pass of a loss of this weight: the average is then that by the weights of
   /// all passes since the last exchange. Collective while sync is on.
   void begin_weighted_pass(double weight);
+  /// L2 norm over all ranks, at the end of the last backward that exchanged gradients; empty: none.
+  std::optional<double> gradient_norm() const { return gradient_norm_; }
 
   void before_use(const std::vector<at::Tensor>& arguments, const at::Tensor* written,
                   const char* operation) override;
@@ -82,11 +92,16 @@ class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher
   [[noreturn]] void refuse_use(const at::Tensor& argument, const char* operation,
                                const char* what) const;
   void use(const std::vector<std::size_t>& units, bool in_backward);
-  void gather(Unit& unit);
+  void gather(std::size_t index, bool in_backward);
+  bool gathers_in_background() const;
+  void begin_gather(std::size_t index);
+  void drop_arriving() noexcept;
+  void wait_for_readers() const;
   void reduce(Unit& unit);
   void reshard(Unit& unit) noexcept;
   void reshard_all() noexcept;
-  void exchange_what_is_left();
+  bool exchange_what_is_left();
+  void measure_gradients();
   std::int64_t version() const;
 
   Options options_;
@@ -103,6 +118,10 @@ class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher
   bool begins_weighted_ = false;  // the pass that comes
   double weight_ = 0;             // of the passes
   double scale_ = 1;              // of the averages
+  GatherOrder forward_order_;
+  GatherOrder backward_order_;
+  std::size_t arriving_ = kNone;
+  std::optional<double> gradient_norm_;
 };
 
 }  // namespace lockstep::inline internal
