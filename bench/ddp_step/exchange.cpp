@@ -11,6 +11,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/fully_shard.h"
+#include "models/gpt_layers.h"
 
 namespace lockstep::bench {
 
@@ -72,34 +74,44 @@ class C10dReplica {
 
 }  // namespace
 
-Forward make_exchange(const std::string& name, const ProcessGroup& control, const Task& task) {
+Exchange make_exchange(const std::string& name, const ProcessGroup& control, const Task& task) {
+  const std::vector<at::Tensor> parameters = task.model->parameters();
   if (name == "none") {
-    return
-        [model = task.model](const at::Tensor& inputs) mutable { return model->forward(inputs); };
+    return {
+        [model = task.model](const at::Tensor& inputs) mutable { return model->forward(inputs); },
+        parameters};
   }
   const auto dash = name.find('-');
   const std::string kind = name.substr(0, dash);
-  if (dash == std::string::npos ||
-      (kind != "lockstep" && kind != "onecopy" && kind != "c10d" && kind != "barrier")) {
-    throw UsageError(
-        concat("ddp_step: there is no exchange '", name,
-               "'; choose none, lockstep-<backend>, onecopy-<backend> or c10d-<backend>"));
+  if (dash == std::string::npos || (kind != "lockstep" && kind != "onecopy" &&
+                                    kind != "fullyshard" && kind != "c10d" && kind != "barrier")) {
+    throw UsageError(concat("ddp_step: there is no exchange '", name,
+                            "'; choose none, lockstep-<backend>, onecopy-<backend>, "
+                            "fullyshard-<backend> or c10d-<backend>"));
   }
   const ProcessGroup group = group_over(name.substr(dash + 1), control);
   if (kind == "barrier") {
-    return [group, model = task.model](const at::Tensor& inputs) mutable {
-      group.barrier();
-      return model->forward(inputs);
-    };
+    return {[group, model = task.model](const at::Tensor& inputs) mutable {
+              group.barrier();
+              return model->forward(inputs);
+            },
+            parameters};
+  }
+  if (kind == "fullyshard") {
+    const auto sharded = std::make_shared<FullySharded<torch::nn::SequentialImpl>>(
+        task.model, FullyShardOptions{.process_group = group,
+                                      .auto_wrap_policy = module_wrap_policy<models::GptBlock>()});
+    return {[sharded](const at::Tensor& inputs) { return sharded->forward(inputs); },
+            sharded->parameters()};
   }
   if (kind == "c10d") {
     const auto replica = std::make_shared<C10dReplica>(task.model, group);
-    return [replica](const at::Tensor& inputs) { return replica->forward(inputs); };
+    return {[replica](const at::Tensor& inputs) { return replica->forward(inputs); }, parameters};
   }
   const auto replica = std::make_shared<DistributedDataParallel<torch::nn::SequentialImpl>>(
       task.model, DistributedDataParallelOptions{.process_group = group,
                                                  .one_copy_per_machine = kind == "onecopy"});
-  return [replica](const at::Tensor& inputs) { return replica->forward(inputs); };
+  return {[replica](const at::Tensor& inputs) { return replica->forward(inputs); }, parameters};
 }
 
 }  // namespace lockstep::bench

@@ -71,18 +71,17 @@ class Training {
   Training(const std::string& model, const std::string& exchange, const std::string& optimizer,
            const ProcessGroup& control)
       : task_(make_task(model)),
-        forward_(make_exchange(exchange, control, task_)),
+        exchange_(make_exchange(exchange, control, task_)),
         batch_(task_.samples(task_.batch_size)),
-        parameters_(task_.model->parameters()),
-        update_(make_update(optimizer, control, parameters_)) {
+        update_(make_update(optimizer, control, exchange_.parameters)) {
     for (int i = 0; i < kWarmUpSteps; ++i) step();
   }
 
   /// Returns how long the optimizer took, in µs.
   double step() {
     // Optimizer::zero_grad detaches gradients first, which views of c10d's buckets do not allow.
-    for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
-    task_.loss(forward_(batch_.data), batch_.target).backward();
+    for (at::Tensor& parameter : exchange_.parameters) parameter.mutable_grad().reset();
+    task_.loss(exchange_.forward(batch_.data), batch_.target).backward();
     const auto start = Clock::now();
     update_();
     return microseconds_since(start);
@@ -91,9 +90,8 @@ class Training {
  private:
   static constexpr int kWarmUpSteps = 3;  // buckets are rebuilt after the first
   Task task_;
-  Forward forward_;
+  Exchange exchange_;
   torch::data::Example<> batch_;
-  std::vector<at::Tensor> parameters_;
   std::function<void()> update_;
 };
 

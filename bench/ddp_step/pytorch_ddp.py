@@ -1,5 +1,6 @@
 """The other program that run.py times in turns: the same training steps by PyTorch's
-DistributedDataParallel with gloo. Commands and answers are those of main.cpp."""
+DistributedDataParallel with gloo, or, as exchange fsdp2, by its fully_shard of a GPT's blocks. Commands and answers
+are those of main.cpp."""
 import json
 import os
 import pathlib
@@ -9,9 +10,11 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tasks"))
-from tasks import make_task  # noqa: E402
+from tasks import Block, make_task  # noqa: E402
 
 LEARNING_RATE = 1e-3
 OPTIMIZERS = {
@@ -22,12 +25,21 @@ OPTIMIZERS = {
 WARM_UP_STEPS = 3
 
 
+def shard(model):
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for module in model.modules():
+        if isinstance(module, Block):
+            fully_shard(module, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
 class Training:
-    def __init__(self, model, optimizer):
+    def __init__(self, model, exchange, optimizer):
         task = make_task(model)
         self.inputs, self.targets = task.samples(task.batch_size)
         self.loss = task.loss
-        self.model = nn.parallel.DistributedDataParallel(task.model)
+        self.model = shard(task.model) if exchange == "fsdp2" else nn.parallel.DistributedDataParallel(task.model)
         self.optimizer = OPTIMIZERS[optimizer](self.model.parameters(), LEARNING_RATE)
         for _ in range(WARM_UP_STEPS):
             self.step()
@@ -86,10 +98,10 @@ def main():
             dist.all_reduce(of_ranks)
             answer = {"mb": of_ranks.tolist()}
         else:
-            model, _, optimizer, steps = line.split()
-            if (model, optimizer) not in trainings:
-                trainings[model, optimizer] = Training(model, optimizer)
-            answer = time_steps(trainings[model, optimizer], int(steps))
+            *training, steps = line.split()
+            if tuple(training) not in trainings:
+                trainings[tuple(training)] = Training(*training)
+            answer = time_steps(trainings[tuple(training)], int(steps))
         if rank == 0:
             print(json.dumps(answer), file=answers, flush=True)
     dist.destroy_process_group()

@@ -43,15 +43,15 @@ class Training {
  public:
   Training(const std::string& model, const std::string& exchange, const ProcessGroup& control)
       : task_(make_task(model)),
-        forward_(make_exchange(exchange, control, task_)),
+        exchange_(make_exchange(exchange, control, task_)),
         batch_(task_.samples(task_.batch_size)),
-        optimizer_(task_.model->parameters(), kLearningRate) {
+        optimizer_(exchange_.parameters, kLearningRate) {
     for (int i = 0; i < kWarmUpSteps; ++i) step();
   }
 
   void step() {
     optimizer_.zero_grad();
-    task_.loss(forward_(batch_.data), batch_.target).backward();
+    task_.loss(exchange_.forward(batch_.data), batch_.target).backward();
     optimizer_.step();
   }
 
@@ -80,7 +80,7 @@ class Training {
   static constexpr double kLearningRate = 1e-3;
   static constexpr int kWarmUpSteps = 3;
   Task task_;
-  Forward forward_;
+  Exchange exchange_;
   torch::data::Example<> batch_;
   torch::optim::SGD optimizer_;
   std::vector<double> times_us_;

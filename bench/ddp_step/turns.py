@@ -15,6 +15,10 @@ STEPS = {"toy": 200, "linear": 200, "mlp": 15, "mingpt": 10, "gpt124m": 1, "resn
          "written": 10}
 
 
+# Exchanges of pytorch_ddp.py.
+PYTORCH = ("pytorch", "fsdp2")
+
+
 class Program:
     """The ranks of a job that wait for commands on a named pipe."""
 
@@ -83,7 +87,7 @@ def take_turns(arguments, subjects):
     show = sys.stderr.isatty()
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         programs = {}
-        has_pytorch = any(exchange == "pytorch" for exchange, _ in subjects.values())
+        has_pytorch = any(exchange in PYTORCH for exchange, _ in subjects.values())
         for name in ["native", "pytorch"] if has_pytorch else ["native"]:
             programs[name] = start_program(arguments, folder, name)
             stack.callback(programs[name].close)
@@ -94,7 +98,7 @@ def take_turns(arguments, subjects):
                     if show:
                         print(f"\r\033[Kturn {turn + 1} of {arguments.rounds}: {model}, {subject}",
                               end="", file=sys.stderr, flush=True)
-                    program = programs.get(exchange, programs["native"])
+                    program = programs["pytorch" if exchange in PYTORCH else "native"]
                     answer = program.ask(f"{model} {exchange} {optimizer} {STEPS[model]}")
                     after = programs["native"].ask("distance")["placement"]
                     yield model, subject, before if before == after else "mixed", answer

@@ -63,7 +63,7 @@ class PeakMemory(threading.Thread):
 def measure(arguments, model, way):
     exchange, optimizer = step.WAYS[way]
     with tempfile.TemporaryDirectory() as folder:
-        program = turns.start_program(arguments, folder, "pytorch" if exchange == "pytorch" else "native")
+        program = turns.start_program(arguments, folder, "pytorch" if exchange in turns.PYTORCH else "native")
         try:
             memory = PeakMemory(program.process)
             memory.start()

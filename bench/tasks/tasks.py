@@ -10,7 +10,7 @@ from torch import nn
 # The GPT that tests/python/mingpt_parity.py holds to ours, bit by bit.
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "python"))
-from mingpt_twin import Gpt  # noqa: E402
+from mingpt_twin import Block, Gpt  # noqa: E402, F401
 
 TEXT_LENGTH = 64
 
