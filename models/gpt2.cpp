@@ -171,4 +171,8 @@ at::Tensor Gpt2Impl::forward(const at::Tensor& tokens) {
   return at::linear(norm_(x), tokens_->weight);
 }
 
+bool is_gpt2_block(const std::string&, const torch::nn::Module& module) {
+  return dynamic_cast<const Gpt2Block*>(&module) != nullptr;
+}
+
 }  // namespace models

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -10,6 +11,8 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/normalization.h>
 #include <torch/nn/pimpl.h>
+
+#include "lockstep/snapshot/state_dict.h"
 
 namespace models {
 
@@ -60,8 +63,13 @@ TORCH_MODULE(Gpt2);
 Gpt2 load_pretrained_gpt2(const std::filesystem::path& folder);
 
 /// Writes what load_pretrained_gpt2() and transformers' from_pretrained() read: a new folder with
-/// at most `shards` files of weights. Errors: UsageError where something is at the path;
-/// SystemError.
+/// at most `shards` files of weights. `weights`: the state dict of a Gpt2, also where it is
+/// sharded. Errors: UsageError where something is at the path; SystemError.
+void save_pretrained(const Gpt2Config& config, const lockstep::TensorDict& weights,
+                     const std::filesystem::path& folder, int shards = 1);
 void save_pretrained(const Gpt2& model, const std::filesystem::path& folder, int shards = 1);
+
+/// Whether a module is one of the n_layer blocks: the units of fully_shard.
+bool is_gpt2_block(const std::string& name, const torch::nn::Module& module);
 
 }  // namespace models

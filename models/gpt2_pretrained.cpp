@@ -93,8 +93,12 @@ Gpt2 load_pretrained_gpt2(const std::filesystem::path& folder) {
 }
 
 void save_pretrained(const Gpt2& model, const std::filesystem::path& folder, int shards) {
-  lockstep::save_checkpoint(folder, lockstep::state_dict(*model), {.shards = shards});
-  const Gpt2Config& config = model->config();
+  save_pretrained(model->config(), lockstep::state_dict(*model), folder, shards);
+}
+
+void save_pretrained(const Gpt2Config& config, const lockstep::TensorDict& weights,
+                     const std::filesystem::path& folder, int shards) {
+  lockstep::save_checkpoint(folder, weights, {.shards = shards});
   const Json json = {{"architectures", {"GPT2LMHeadModel"}},
                      {"model_type", "gpt2"},
                      {"activation_function", "gelu_new"},

@@ -1,6 +1,9 @@
 """GPT-2 between Lockstep and transformers, both ways, by sharded safetensors.
 
-    gpt2_pretrained.py PATH_OF_GPT2_WORKER
+    gpt2_pretrained.py PATH_OF_GPT2_WORKER LOCKSTEP
+
+Fine-tuning: the example gpt2_finetune, fully sharded on two ranks, beside the same steps in Python. ALL_CASES: with
+the published model's 124 million parameters, too.
 """
 
 import os
@@ -18,7 +21,13 @@ try:
 except ImportError:
     GPT2LMHeadModel = None
 
-WORKER = ""
+from cases import some
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TEXT = os.path.join(ROOT, "examples", "data", "sonnets.txt")
+WORKER = LOCKSTEP = ""
+BATCH, LENGTH, LR = 2, 16, 1e-3
+CONFIGS = {"small": {"n_layer": 3, "n_head": 4, "n_embd": 32, "vocab_size": 300, "n_positions": 16}, "124M": {}}
 
 
 @unittest.skipUnless(GPT2LMHeadModel, "the package transformers is not installed")
@@ -97,6 +106,62 @@ class Pretrained(unittest.TestCase):
             self.assert_close(self.load(self.path("end"))(self.tokens).logits, model(self.tokens).logits, 1e-4)
 
 
+    def batch(self, step):
+        """Of both ranks: each byte is the token that the published vocabulary has for it."""
+        printed = [*range(33, 127), *range(161, 173), *range(174, 256)]
+        order = printed + [byte for byte in range(256) if byte not in printed]
+        with open(TEXT, "rb") as file:
+            text = torch.tensor([order.index(byte) for byte in file.read()])
+        begins = [i * LENGTH % (len(text) - LENGTH) for i in range(step * 2 * BATCH, (step + 1) * 2 * BATCH)]
+        return torch.stack([text[begin:begin + LENGTH + 1] for begin in begins])
+
+    def finetune(self, folder, steps, target):
+        done = subprocess.run(
+            [LOCKSTEP, "run", "--standalone", "--nproc-per-node=2", os.path.join(os.path.dirname(LOCKSTEP), "gpt2_finetune"),
+             "--model", self.path(folder), "--text", TEXT, "--save", self.path(target), f"--steps={steps}",
+             f"--batch-size={BATCH}", f"--length={LENGTH}", f"--lr={LR}", "--shards=3"],
+            capture_output=True, text=True, timeout=250, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(f"step {steps} loss", done.stdout)
+
+    def finetune_in_python(self, model, steps):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
+        for step in range(steps):
+            batch = self.batch(step)
+            optimizer.zero_grad()
+            logits = model(batch[:, :-1]).logits
+            torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten()).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+    def logits(self, model):
+        with torch.no_grad():
+            return model(self.tokens).logits
+
+    def test_fully_sharded_training_goes_on_in_python_and_back(self):
+        for name in some(list(CONFIGS), every=2):
+            with self.subTest(name):
+                torch.manual_seed(5)
+                model = GPT2LMHeadModel(GPT2Config(**CONFIGS[name], resid_pdrop=0, embd_pdrop=0, attn_pdrop=0))
+                if name == "small":
+                    with torch.no_grad():
+                        for parameter in model.parameters():
+                            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+                model.save_pretrained(self.path("a" + name), max_shard_size="20KB" if name == "small" else "200MB")
+                self.assertTrue(os.path.exists(self.path(f"a{name}/model.safetensors.index.json")))
+                self.finetune("a" + name, 3, "b" + name)
+                self.finetune_in_python(model, 3)
+                other = self.load(self.path("b" + name))
+                self.assert_close(self.logits(other), self.logits(model), 1e-4)
+                self.assert_close(self.logits_of_lockstep(self.path("b" + name)), self.logits(other), 1e-4)
+                self.finetune_in_python(other, 1)
+                other.save_pretrained(self.path("c" + name))
+                self.finetune("c" + name, 1, "d" + name)
+                self.finetune_in_python(other, 1)
+                self.assert_close(self.logits(self.load(self.path("d" + name))), self.logits(other), 1e-4)
+
+
 if __name__ == "__main__":
-    WORKER = sys.argv.pop(1)
+    WORKER, LOCKSTEP = map(os.path.abspath, sys.argv[1:3])
+    del sys.argv[1:3]
     unittest.main()
