@@ -77,6 +77,9 @@ torch::Tensor batch_of(const torch::Tensor& text, std::int64_t step, const Argum
 
 void train(const Arguments& arguments) {
   const auto group = lockstep::init_process_group();
+  if (group.rank() == 0 && std::filesystem::exists(arguments.save)) {
+    throw lockstep::UsageError("--save " + arguments.save.string() + " exists; name a new folder");
+  }
   models::Gpt2 gpt = models::load_pretrained_gpt2(arguments.model);
   const models::Gpt2Config config = gpt->config();
   const torch::Tensor text = read_tokens(arguments.text);

@@ -533,7 +533,18 @@ bool AcceleratorState::look_at_gradients(PreparedOptimizerState& stepped) {
     return judge(describe_non_finite(ranks_with_bad_loss()));
   }
   if (stepped.replicas.empty()) find_replicas(stepped);
-  const auto is_bad = [](const auto* replica) { return !std::isfinite(replica->gradient_norm()); };
+  // The norm of a replica that had no backward pass for this step is an older one, or there is
+  // none.
+  const auto has_gradient = [](auto* replica) {
+    const TensorDict parameters = replica->parameters();
+    return std::ranges::any_of(parameters,
+                               [](const auto& one) { return one.second.grad().defined(); });
+  };
+  const bool may_be_left_out = stepped.replicas.size() > 1;
+  const auto is_bad = [&](auto* replica) {
+    if (may_be_left_out && !has_gradient(replica)) return false;
+    return !std::isfinite(replica->gradient_norm());
+  };
   if (std::ranges::none_of(stepped.replicas, is_bad)) return true;
   return judge(describe_non_finite(ranks_with_bad_loss()));
 }

@@ -336,6 +336,63 @@ TEST_F(FullyShard, LetsRanksNeedAUnitInBackwardThatOthersDoNot) {
   }
 }
 
+/// Layers, between which a rank may use a parameter of the unit that contains them.
+struct BetweenImpl : torch::nn::Module {
+  BetweenImpl() {
+    scale = register_parameter("scale", at::ones({5}));
+    bias = register_parameter("bias", at::ones({5}));
+    none = register_parameter("none", at::empty({0}), /*requires_grad=*/false);
+    register_module("layers", layers);
+    for (int i = 0; i < 4; ++i) layers->push_back(torch::nn::Linear(5, 5));
+  }
+  at::Tensor forward(const at::Tensor& inputs, bool uses_bias) {
+    at::Tensor values = inputs * scale;
+    for (const auto& layer : *layers) {
+      values = at::tanh(layer->as<torch::nn::Linear>()->forward(values));
+      if (uses_bias) values = values + bias;
+    }
+    return values;
+  }
+  at::Tensor scale;
+  at::Tensor bias;
+  at::Tensor none;
+  torch::nn::ModuleList layers;
+};
+TORCH_MODULE(Between);
+
+TEST_F(FullyShard, LetsRanksUseAnOuterUnitBetweenThoseThatItContains) {
+  Between plain;
+  auto sharded = fully_shard(
+      Between(),
+      {.process_group = group_, .auto_wrap_policy = module_wrap_policy<torch::nn::LinearImpl>()});
+  copy_values(sharded, *plain);
+  DistributedDataParallel replica(plain, {.process_group = group_});
+  for (int step = 0; step < 4; ++step) {
+    sharded.zero_grad();
+    replica.zero_grad();
+    const at::Tensor inputs = at::arange(10, at::kFloat).view({2, 5}) + rank_;
+    const bool uses_bias = rank_ % 2 == 0;
+    sharded(inputs, uses_bias).sum().backward();
+    replica(inputs, uses_bias).sum().backward();
+    for (const auto& [name, piece] : sharded.named_parameters()) {
+      const at::Tensor expected = replica->named_parameters()[name].grad();
+      ASSERT_EQ(piece.grad().defined(), expected.defined()) << name << " in step " << step;
+      if (!expected.defined()) continue;
+      EXPECT_TRUE(at::allclose(whole_of(piece.grad(), expected.numel()), expected.view(-1)))
+          << name << " in step " << step;
+    }
+  }
+}
+
+TEST_F(FullyShard, ACallThatUsesNoParameterWaitsForNobody) {
+  auto sharded = fully_shard(Between(), {.process_group = group_});
+  sharded(at::ones({2, 5}), true).sum().backward();
+  if (rank_ == 0) {
+    EXPECT_EQ(sharded.call([](BetweenImpl& net) { return net.layers->size(); }), 4U);
+  }
+  EXPECT_EQ(sharded(at::ones({2, 5}), true).sizes(), at::IntArrayRef({2, 5}));
+}
+
 /// Gives parameters of two units to one operator.
 struct PairedImpl : torch::nn::Module {
   PairedImpl() {

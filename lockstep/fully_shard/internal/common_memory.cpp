@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/ScalarType.h>
 
@@ -16,21 +17,23 @@ namespace lockstep::inline internal {
 
 at::Tensor tensor_of_all_ranks(const ProcessGroup& group, std::int64_t elements,
                                at::ScalarType dtype, const std::string& name) {
+  if (elements == 0) return at::empty({0}, at::TensorOptions(dtype));
   const auto share =
       static_cast<std::uint64_t>(elements / group.world_size()) * c10::elementSize(dtype);
   const auto rank = static_cast<std::uint64_t>(group.rank());
   const auto ranks = static_cast<std::uint64_t>(group.world_size());
-  auto mapping = std::make_shared<SharedMapping>();
+  const bool is_first = group.rank() == 0;
+  UniqueFd file;
   run_on_all(group, concat("allocate the memory of ", name), [&] {
-    const bool is_first = group.rank() == 0;
-    UniqueFd file;
     if (is_first) file = make_memory_file(name.c_str(), share * ranks);
-    const int own = file.get();
-    const FilePassing passing{
-        .receivers = group.world_size() - 1, .is_receiver = !is_first, .files = 1};
-    std::vector<UniqueFd> received =
-        pass_files(group, passing, std::span(&own, is_first ? 1U : 0U));
-    if (!is_first) file = std::move(received.front());
+  });
+  const int own = file.get();
+  const FilePassing passing{
+      .receivers = group.world_size() - 1, .is_receiver = !is_first, .files = 1};
+  std::vector<UniqueFd> received = pass_files(group, passing, std::span(&own, is_first ? 1U : 0U));
+  if (!is_first) file = std::move(received.front());
+  auto mapping = std::make_shared<SharedMapping>();
+  run_on_all(group, concat("map the memory of ", name), [&] {
     *mapping = SharedMapping(file.get(), share * ranks);
     // Each rank its own part, so that it lies near the rank's processor.
     mapping->populate(rank * share, share);

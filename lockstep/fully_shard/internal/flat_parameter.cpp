@@ -161,15 +161,18 @@ void FlatParameter::end_gather() {
     show_memory(full_, common_);
     return;
   }
-  std::exchange(gathering_, {}).wait();
+  gathering_.wait();
+  gathering_ = {};
   sent_.reset();
 }
 
 void FlatParameter::drop_gather() noexcept {
+  if (common_.defined()) return;
   try {
     std::exchange(gathering_, {}).wait();
   } catch (const std::exception&) {
-    // The next collective of the group says so.
+    // The next collective of the group says so. Until then the backend may write to the memory.
+    return;
   }
   sent_.reset();
   free_memory(full_);

@@ -47,6 +47,7 @@ void ShardedUnits::begin_forward() {
   }
   if (forwards_++ > 0) return;
   forward_order_.begin_pass();
+  has_gathered_ = false;
   // What is still gathered may be older than the last step of the optimizer.
   reshard_all();
   const std::int64_t before = std::exchange(version_, version());
@@ -58,7 +59,7 @@ void ShardedUnits::begin_forward() {
 }
 
 void ShardedUnits::leave_forward() {
-  if (forwards_ == 1) wait_for_readers();
+  if (forwards_ == 1 && has_gathered_) wait_for_readers();
 }
 
 void ShardedUnits::end_forward(bool has_failed) noexcept {
@@ -189,7 +190,6 @@ void ShardedUnits::use(const std::vector<std::size_t>& units, bool in_backward) 
     if (in_backward || options_.reshard_after_forward) reshard(other);
     if (in_backward && sync_) reduce(other);
   }
-  if (arriving_ != kNone && std::ranges::find(units, arriving_) == units.end()) drop_arriving();
   for (const std::size_t unit : units) {
     gather(unit, in_backward);
     units_[unit].is_used_in_backward = in_backward;
@@ -207,6 +207,7 @@ void ShardedUnits::gather(std::size_t index, bool in_backward) {
   for (const auto& flat : unit.flats) flat->end_gather();
   arriving_ = kNone;
   unit.is_gathered = true;
+  has_gathered_ = true;
   const auto next = (in_backward ? backward_order_ : forward_order_).next_after(index);
   if (next && !units_[*next].is_gathered && gathers_in_background()) begin_gather(*next);
 }

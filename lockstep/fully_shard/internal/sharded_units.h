@@ -58,7 +58,7 @@ class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher
   const std::vector<Unit>& units() const { return units_; }
 
   /// Around forward. leave_forward, before the end of one that succeeded, is collective where ranks
-  /// read each other's memory: after it they may change their pieces. end_forward does not
+  /// have read each other's memory: after it they may change their pieces. end_forward does not
   /// communicate.
   void begin_forward();
   void leave_forward();
@@ -121,6 +121,7 @@ class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher
   GatherOrder forward_order_;
   GatherOrder backward_order_;
   std::size_t arriving_ = kNone;
+  bool has_gathered_ = false;  // a unit, since the last forward began
   std::optional<double> gradient_norm_;
 };
 
