@@ -66,6 +66,16 @@ WithoutGil::~WithoutGil() {
   if (saved_ != nullptr) PyEval_RestoreThread(static_cast<PyThreadState*>(saved_));
 }
 
+bool is_of_signal_handler(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Interrupted&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 c10d::ErrorType error_type_of(const std::exception_ptr& error) {
   if (!error) return c10d::ErrorType::SUCCESS;
   try {

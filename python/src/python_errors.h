@@ -32,6 +32,8 @@ class WithoutGil {
   void* saved_ = nullptr;  ///< the interpreter's state of this thread
 };
 
+/// Whether a signal handler raised it.
+bool is_of_signal_handler(const std::exception_ptr& error);
 /// What getError() says of an exception.
 c10d::ErrorType error_type_of(const std::exception_ptr& error);
 /// What getFutureResult() says of it.

@@ -7,6 +7,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/view_as_real.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
@@ -55,7 +56,8 @@ at::Tensor Staging::stage(const at::Tensor& tensor, bool is_read, bool is_writte
                             tensor.device().str(), "; use backend=\"cpu:lockstep,cuda:nccl\""));
   }
   const c10::NoGradGuard no_grad;
-  const at::Tensor plain = tensor.requires_grad() ? tensor.detach() : tensor;
+  // The caller may give its tensor other memory or another shape before the call is complete.
+  const at::Tensor plain = tensor.detach();
   if (plain.is_contiguous() && !plain.is_conj() && !plain.is_neg()) return as_exchangeable(plain);
   at::Tensor copy = at::empty(plain.sizes(), plain.options());
   if (is_read) copy.copy_(plain);
@@ -79,16 +81,19 @@ std::function<void()> Staging::write_results() const {
   if (copies_.empty()) return {};
   return [copies = copies_] {
     const c10::NoGradGuard no_grad;
-    for (const auto& [target, source] : copies) target.copy_(source);
+    for (const auto& [target, source] : copies) {
+      const c10::InferenceMode as_target(target.is_inference());
+      target.copy_(source);
+    }
   };
 }
 
 ReduceOp reduce_op(const char* operation, const c10d::ReduceOp& op) {
   // Numbered alike: lockstep/comm/internal/c10d_backend.cpp.
   if (op.op_ <= c10d::ReduceOp::BXOR) return static_cast<ReduceOp>(op.op_);
-  throw UsageError(concat(
-      operation,
-      ": there is no such reduction; use SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR or BXOR"));
+  throw UsageError(
+      concat(operation,
+             ": there is no such reduction; use SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR or BXOR"));
 }
 
 const at::Tensor& only(const char* operation, const std::vector<at::Tensor>& tensors) {

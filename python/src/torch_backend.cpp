@@ -79,9 +79,9 @@ void TorchBackend::abort() {
   if (const auto backend = group_.c10d_backend()) backend->abort();
 }
 
-c10::intrusive_ptr<c10d::Backend> TorchBackend::split(
-    const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
-    const c10::intrusive_ptr<Options>& options) {
+c10::intrusive_ptr<c10d::Backend> TorchBackend::split(const c10::intrusive_ptr<c10d::Store>& store,
+                                                      const std::vector<int>& ranks,
+                                                      const c10::intrusive_ptr<Options>& options) {
   const auto own = std::ranges::find(ranks, getRank());
   if (own == ranks.end()) return {};
   auto prefixed = c10::make_intrusive<c10d::PrefixStore>("split/" + options->group_name, store);
@@ -144,21 +144,20 @@ c10::intrusive_ptr<TorchWork> TorchBackend::make_work(const Kind& kind, Tensors 
                                                       Tensors outputs) {
   check_process(kind.title);
   auto& counter = kind.is_message ? messages_ : sequence_;
-  return c10::make_intrusive<TorchWork>(TorchWork::Call{
-      .op_type = kind.op_type,
-      .title = kind.title,
-      .rank = getRank(),
-      .sequence = counter++,
-      .inputs = std::move(inputs),
-      .outputs = std::move(outputs),
-      .error_of_backend = error_,
-      .process = process_,
-      .source = kind.source});
+  return c10::make_intrusive<TorchWork>(TorchWork::Call{.op_type = kind.op_type,
+                                                        .title = kind.title,
+                                                        .rank = getRank(),
+                                                        .sequence = counter++,
+                                                        .inputs = std::move(inputs),
+                                                        .outputs = std::move(outputs),
+                                                        .error_of_backend = error_,
+                                                        .process = process_,
+                                                        .source = kind.source});
 }
 
 std::shared_ptr<Part> TorchBackend::start_part(const Staging& staging,
-                                               std::chrono::milliseconds timeout,
-                                               Start start, std::function<void()> then) {
+                                               std::chrono::milliseconds timeout, Start start,
+                                               std::function<void()> then) {
   auto options = collective_options(timeout);
   options.name = staging.dtype_name();
   try {
@@ -261,6 +260,7 @@ TorchBackend::WorkPtr TorchBackend::allreduce_coalesced(
     const c10::NoGradGuard no_gradients;
     std::int64_t offset = 0;
     for (const at::Tensor& output : outputs) {
+      const c10::InferenceMode as_output(output.is_inference());
       output.detach().copy_(flat.narrow(0, offset, output.numel()).view(output.sizes()));
       offset += output.numel();
     }
@@ -303,8 +303,9 @@ TorchBackend::WorkPtr TorchBackend::_allgather_base(at::Tensor& output, at::Tens
   const at::Tensor source = staging.in(input);
   const at::Tensor target = staging.out(output);
   return run({c10d::OpType::_ALLGATHER_BASE, "lockstep:_all_gather_base", options.asyncOp}, staging,
-             {input}, {output}, options.timeout,
-             [&](const auto& terms) { return group_.all_gather_into_tensor(target, source, terms); });
+             {input}, {output}, options.timeout, [&](const auto& terms) {
+               return group_.all_gather_into_tensor(target, source, terms);
+             });
 }
 
 TorchBackend::WorkPtr TorchBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
@@ -591,8 +592,10 @@ void TorchBackend::add_sparse(const at::Tensor& tensor, std::chrono::millisecond
   const std::int64_t most_rows = headers.select(1, 0).max().item<std::int64_t>();
   for (int rank = 0; rank < getSize(); ++rank) {
     if (headers[rank].slice(0, 1).equal(header.slice(0, 1))) continue;
-    throw UsageError(concat("all_reduce: rank ", rank, " passed a sparse tensor of another shape or "
-                            "dtype than rank ", getRank(), "; pass the same on every rank"));
+    throw UsageError(concat("all_reduce: rank ", rank,
+                            " passed a sparse tensor of another shape or "
+                            "dtype than rank ",
+                            getRank(), "; pass the same on every rank"));
   }
   if (most_rows == 0) return;
   const auto padded = [&](const at::Tensor& rows) {  // rows first

@@ -47,6 +47,8 @@ void TorchWork::end() noexcept {
       part->complete();
     } catch (...) {
       if (!error) error = std::current_exception();
+      // The program waits for the handler's exception, not for the other parts.
+      if (is_of_signal_handler(std::current_exception())) break;
     }
   }
   FuturePtr future;
@@ -96,10 +98,10 @@ void TorchWork::fail_futures() {
     if (state_ != State::kStarted) return;
     futures = {std::exchange(future_, {}), std::exchange(result_future_, {})};
   }
-  const auto error = std::make_exception_ptr(c10::DistBackendError(
-      concat(call_.title, " number ", call_.sequence, " on rank ", call_.rank,
-             ": not complete when the program ended; wait for it before"),
-      nullptr));
+  const auto error = std::make_exception_ptr(
+      c10::DistBackendError(concat(call_.title, " number ", call_.sequence, " on rank ", call_.rank,
+                                   ": not complete when the program ended; wait for it before"),
+                            nullptr));
   for (const FuturePtr& future : futures) {
     if (future) future->setError(error);
   }
@@ -166,8 +168,7 @@ bool TorchWork::wait(std::chrono::milliseconds timeout) {
   }
   end_and_wait_for_futures();
   if (c10d::allow_inflight_collective_as_graph_input()) {
-    c10d::unregister_work(
-        c10::intrusive_ptr<c10d::Work>::unsafe_reclaim_from_nonowning(this));
+    c10d::unregister_work(c10::intrusive_ptr<c10d::Work>::unsafe_reclaim_from_nonowning(this));
   }
   throw_if_failed();
   return true;

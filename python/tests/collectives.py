@@ -353,6 +353,18 @@ def works(pair):
     checks += 4
 
 
+def inference(pair):
+    """Results are written while the program computes, too, to tensors of inference mode that are no whole memory."""
+    with torch.inference_mode():
+        outputs = [torch.ones(5, 3).t(), torch.ones(7)]
+        started = [dist.all_reduce(outputs[0], async_op=True), dist.all_reduce_coalesced(outputs[1:], async_op=True)]
+        for work, output in zip(started, outputs):
+            while not work.is_completed():
+                pass
+            work.wait()
+            same(output, torch.full_like(output, pair.size), "all_reduce in inference mode")
+
+
 def main():
     dist.init_process_group("lockstep", timeout=timedelta(seconds=120))
     pair = Pair()
@@ -366,6 +378,7 @@ def main():
     from_any(pair)
     refused(pair)
     works(pair)
+    inference(pair)
     dist.barrier()
     print(f"rank {pair.rank}: {checks} results as from Gloo", flush=True)
     dist.destroy_process_group()

@@ -298,6 +298,60 @@ def pass_in_a_hook_of_another():
     outer.backward()
     assert torch.equal(model.module.bias.grad, torch.full((WIDTH,), 2.0))
 
+    # From the second pass on the averages are there when the pass within the hook returns.
+    steps = []
+
+    @torch.enable_grad()
+    def make_a_step(*_):
+        for _ in range(2):
+            model.zero_grad()
+            model(torch.full((2, WIDTH), 1.0 + dist.get_rank())).sum().backward()
+            steps.append(model.module.weight.grad.clone())
+
+    mean = (1 + dist.get_world_size()) / 2
+    outer = torch.ones(1, requires_grad=True) * 2
+    outer.register_hook(make_a_step)
+    outer.backward()
+    assert all(torch.equal(step, torch.full((WIDTH, WIDTH), 2 * mean)) for step in steps), steps
+
+    # Nothing but the graph of the inner pass refers to this wrapper.
+    def make_a_wrapper(*_):
+        with torch.enable_grad():
+            lockstep_torch.DistributedDataParallel(nn.Linear(WIDTH, 2))(torch.ones(2, WIDTH)).sum().backward()
+
+    outer = torch.ones(1, requires_grad=True) * 2
+    outer.register_hook(make_a_wrapper)
+    refuses(RuntimeError, "the wrapper was destroyed", outer.backward)
+
+
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.block = nn.Linear(WIDTH, WIDTH)
+        self.head = nn.Linear(WIDTH, 10)
+
+    def forward(self, x):
+        inner = checkpoint(self.block, self.first(x), use_reentrant=True)
+        if inner.grad_fn is not None:
+            inner.grad_fn.register_hook(lambda *_: None)
+        return self.head(inner)
+
+
+def reentrant_checkpoint_with_hooks():
+    model = lockstep_torch.DistributedDataParallel(make(Checkpointed))
+    plain = make(Checkpointed)
+    plain.load_state_dict(model.module.state_dict())
+    for number in range(3):
+        inputs, targets = batch(number)
+        for net in (model, plain):
+            net.zero_grad()
+            loss_of(net(inputs), targets).backward()
+        for averaged, own in zip(model.module.parameters(), plain.parameters()):
+            total = own.grad.clone()
+            dist.all_reduce(total)
+            assert torch.allclose(averaged.grad, total / dist.get_world_size(), atol=1e-6)
+
 
 def mistakes_are_refused():
     ddp = lockstep_torch.DistributedDataParallel
@@ -346,6 +400,7 @@ def main():
     call_in_a_signal_handler()
     given_up_passes()
     pass_in_a_hook_of_another()
+    reentrant_checkpoint_with_hooks()
     mistakes_are_refused()
     dist.barrier()
     print(f"rank {dist.get_rank()}: as PyTorch's", flush=True)

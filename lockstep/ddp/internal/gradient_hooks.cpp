@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include <ATen/ops/zeros_like.h>
@@ -11,6 +12,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/log.h"
 
 namespace lockstep::inline internal {
 namespace {
@@ -69,29 +71,54 @@ class MultiplyBefore final : public torch::autograd::FunctionPreHook {
 // Follows a node that has run a pass of its own: runs in the pass that the node belongs to.
 class AfterNode final : public torch::autograd::FunctionPostHook {
  public:
-  explicit AfterNode(GradientHooks::Target& target) : target_(&target) {}
+  explicit AfterNode(std::weak_ptr<GradientHooks::Target*> target) : target_(std::move(target)) {}
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
                                             const torch::autograd::variable_list&) override {
     // Once: a graph that is retained may run the node again.
-    if (target_ != nullptr) tell_end_of_backward(*std::exchange(target_, nullptr));
+    if (std::exchange(is_told_, true)) return outputs;
+    with_translated_errors([&] { tell_end_of_backward(target_of(target_)); });
     return outputs;
+  }
+  static GradientHooks::Target& target_of(const std::weak_ptr<GradientHooks::Target*>& target) {
+    if (const auto alive = target.lock()) return **alive;
+    throw UsageError(
+        "DistributedDataParallel: the wrapper was destroyed before the backward pass ended in "
+        "which "
+        "its gradients are exchanged; keep it until the outermost backward() returns");
   }
 
  private:
-  GradientHooks::Target* target_;
+  std::weak_ptr<GradientHooks::Target*> target_;
+  bool is_told_ = false;
 };
+
+// Their own call runs the pass, not one of their hooks.
+bool is_checkpoint(const torch::autograd::Node& node) {
+  return node.name().find("Checkpoint") != std::string::npos;
+}
 
 // While a node's hooks run, no other may be added to them.
 void refuse_hooks_of_others(const torch::autograd::Node& node) {
+  if (is_checkpoint(node)) return;
   for (const auto& hook : node.post_hooks()) {
     const bool is_own = dynamic_cast<const AfterAccumulate*>(hook.get()) != nullptr ||
                         dynamic_cast<const AfterNode*>(hook.get()) != nullptr;
     if (is_own) continue;
-    throw UsageError(concat("DistributedDataParallel: a backward pass of the model runs inside of ",
-                            node.name(),
-                            ", which has hooks of its own (grad_fn.register_hook); run the pass in a "
-                            "hook of a tensor (tensor.register_hook), or after backward()"));
+    throw UsageError(
+        concat("DistributedDataParallel: a backward pass of the model runs inside of ", node.name(),
+               ", which has hooks of its own (grad_fn.register_hook); run the pass in a "
+               "hook of a tensor (tensor.register_hook), or after backward()"));
   }
+}
+
+void warn_of_late_average(const torch::autograd::Node& node) {
+  static std::atomic<bool> is_said = false;
+  if (is_said.exchange(true)) return;
+  log(LogLevel::kWarning,
+      concat(
+          "DistributedDataParallel: a backward pass of the model runs inside of ", node.name(),
+          ", and not all gradients have arrived: they are averaged when the outermost backward() "
+          "returns; use them after that"));
 }
 
 }  // namespace
@@ -140,12 +167,13 @@ void tell_end_of_backward(GradientHooks::Target& target) {
   torch::autograd::Engine::get_default_engine().queue_callback([&target] {
     // No node is being run at the end of the outermost pass; at the end of one within, the node
     // that runs it is.
-    if (const auto node = torch::autograd::get_current_node()) {
-      with_translated_errors([&] { refuse_hooks_of_others(*node); });
-      node->add_post_hook(std::make_unique<AfterNode>(target));
-    } else {
-      with_translated_errors([&] { target.backward_ended(); });
-    }
+    const auto node = torch::autograd::get_current_node();
+    with_translated_errors([&] {
+      if (!node || target.has_all_gradients()) return target.backward_ended();
+      refuse_hooks_of_others(*node);
+      if (!is_checkpoint(*node)) warn_of_late_average(*node);
+      node->add_post_hook(std::make_unique<AfterNode>(target.watch()));
+    });
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,9 +24,17 @@ class GradientHooks {
     virtual void gradient_ready(std::size_t index, const at::Tensor& arrived) = 0;
     /// See tell_end_of_backward.
     virtual void backward_ended() = 0;
+    /// Whether all gradients of the pass have arrived: then a nested pass is complete at its end.
+    virtual bool has_all_gradients() { return false; }
+    /// Expires with the target.
+    std::weak_ptr<Target*> watch() const { return own_; }
 
    protected:
+    Target() : own_(std::make_shared<Target*>(this)) {}
     ~Target() = default;
+
+   private:
+    std::shared_ptr<Target*> own_;
   };
 
   using Accumulator = decltype(torch::autograd::impl::grad_accumulator(std::declval<at::Tensor>()));
@@ -67,13 +76,15 @@ class GradientHooks {
 /// throw another error instead, such as one of the language of a binding. Process-wide.
 void translate_errors_with(void (*translate)());
 
-/// Calls target.backward_ended() once, when the current backward pass ends: the outermost one if a
-/// module runs a nested backward pass (activation checkpointing). Limit: autograd runs passes
+/// Calls target.backward_ended() once, when the current backward pass ends. A nested pass
+/// (activation checkpointing, a pass in a hook) ends then if all gradients have arrived, else with
+/// the outermost one; a warning says so where a hook runs it. Limit: autograd runs passes
 /// nested more than 60 deep on separate threads, where the end of such a pass is taken for that of
 /// the outermost.
 /// Threads: on an autograd thread, from a hook; the target is called on the thread that ends the
 /// pass.
-/// Lifetime: the target must outlive the pass.
+/// Lifetime: the target must outlive the pass, or the nested one: the outermost one fails if it
+/// does not.
 void tell_end_of_backward(GradientHooks::Target& target);
 
 }  // namespace lockstep::inline internal
