@@ -28,14 +28,12 @@ void GradientReducer::gradient_ready(std::size_t index, const at::Tensor& arrive
   const MutexLock lock(mutex_);
   add_weight(WeightedPass::current());
   if (keeps_memory(index)) replace_alias(parameters_[index], arrived);
-  if (!sync_) {
-    if (phase_ == Phase::kExchanges) {
-      throw usage_error(index,
-                        "got a gradient under no_sync() while those of a pass before it are "
-                        "exchanged; run the pass after the backward() before it has returned");
-    }
-    return note_last_gradient(index);
+  if (!sync_ && phase_ == Phase::kExchanges) {
+    throw usage_error(index,
+                      "got a gradient under no_sync() while those of a pass before it are "
+                      "exchanged; run the pass after the backward() before it has returned");
   }
+  if (!sync_) return note_last_gradient(index);
   if (phase_ == Phase::kNone) {
     begin_exchange();
     tell_end_of_backward(*this);
