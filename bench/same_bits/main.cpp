@@ -1,7 +1,11 @@
 // Trains a task of bench/tasks in logical shards, for run.py:
-//   same_bits train TASK SHARDS EPOCHS    with an Accelerator; says each step and the bits at the
-//   end same_bits oracle TASK SHARDS EPOCHS   in one process, with LibTorch alone same_bits cost
-//   TASK TURNS STEPS       what logical shards cost, on the ranks of this job
+//   same_bits train TASK SHARDS EPOCHS [KILLS SEED FOLDER]
+//       with an Accelerator; says each step and the bits at the end
+//   same_bits oracle TASK SHARDS EPOCHS
+//       the same in one process, with LibTorch alone
+//   same_bits cost TASK STEPS
+//       on the ranks of this job, for 1, 2 and 4 micro-batches per rank and step: "cost
+//       MICRO-BATCHES MS-OF-A-STEP-WITHOUT MS-OF-A-STEP-WITH-LOGICAL-SHARDS"
 // Lines of train and oracle begin with the process's pid.
 #include <algorithm>
 #include <chrono>
@@ -20,6 +24,7 @@
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 
+#include "bench/same_bits/random_kills.h"
 #include "bench/tasks/task.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
@@ -87,7 +92,7 @@ void say_end(const Workload& workload) {
   say(concat("ends with ", sum));
 }
 
-void train(const std::string& name, int shards, std::int64_t epochs) {
+void train(const std::string& name, int shards, std::int64_t epochs, RandomKills& kills) {
   say("starts");
   Workload workload(name, shards);
   Accelerator accelerator({.logical_shards = shards, .seed = kSeed});
@@ -95,12 +100,18 @@ void train(const std::string& name, int shards, std::int64_t epochs) {
   auto loader =
       accelerator.make_data_loader(*workload.rows, {.batch_size = workload.batch_of_shard});
   std::int64_t recoveries = -1;
+  std::int64_t begun = -1;
   for ([[maybe_unused]] const std::int64_t epoch : accelerator.epochs(epochs)) {
     for (auto& batch : loader) {
       const std::int64_t step = accelerator.steps();
-      if (std::exchange(recoveries, accelerator.recoveries()) != accelerator.recoveries()) {
+      const bool has_joined =
+          std::exchange(recoveries, accelerator.recoveries()) != accelerator.recoveries();
+      if (has_joined) {
         say(concat("rank ", accelerator.process_index(), " of ", accelerator.num_processes(),
                    " begins at ", step));
+      }
+      if (std::exchange(begun, step) != step || has_joined) {
+        kills.begin_step(step, accelerator.process_index(), accelerator.num_processes());
       }
       optimizer.zero_grad();
       accelerator.backward(workload.task.loss(model.forward(batch.data), batch.target));
@@ -171,32 +182,21 @@ double step_ms(const std::string& name, int ranks, int batches, bool in_shards, 
   }
 }
 
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
-void measure_cost(const std::string& name, int turns, int steps) {
+void measure_cost(const std::string& name, int steps) {
   const ProcessGroup group = init_process_group();
   const std::vector<int> cpus = allowed_cpus();
   const auto rank = static_cast<std::size_t>(group.rank());
   if (static_cast<std::size_t>(group.world_size()) <= cpus.size()) pin_to_cpu(cpus[rank]);
   at::set_num_threads(1);
+  bool begins_with_shards = false;
   for (const int batches : {1, 2, 4}) {
-    std::vector<double> without;
-    std::vector<double> ratios;
-    for (int turn = 0; turn < turns; ++turn) {
-      double took[2] = {};
-      for (const int i : {turn % 2, 1 - turn % 2}) {
-        took[i] = step_ms(name, group.world_size(), batches, /*in_shards=*/i == 1, steps);
-      }
-      without.push_back(took[0]);
-      ratios.push_back(took[1] / took[0]);
+    double took_ms[2] = {};
+    for (const bool in_shards : {begins_with_shards, !begins_with_shards}) {
+      took_ms[in_shards ? 1 : 0] = step_ms(name, group.world_size(), batches, in_shards, steps);
     }
+    begins_with_shards = !begins_with_shards;
     if (group.rank() != 0) continue;
-    std::printf("%s: %d ranks, %d shards, %d turns of %d steps: %.3f ms a step without, %+.2f %%\n",
-                name.c_str(), group.world_size(), group.world_size() * batches, turns, steps,
-                median(without), 100 * (median(ratios) - 1));
+    std::printf("cost %d %.6f %.6f\n", batches, took_ms[0], took_ms[1]);
     std::fflush(stdout);
   }
 }
@@ -210,15 +210,17 @@ int run_program(int argc, char** argv) {
       if (!value || *value < 1) throw UsageError("same_bits: run it by bench/same_bits/run.py");
       return *value;
     };
-    const int first = number(3);
-    const int second = number(4);
     const std::string what = argv[1];
     if (what == "cost") {
-      measure_cost(argv[2], first, second);
+      measure_cost(argv[2], number(3));
     } else if (what == "oracle") {
-      run_oracle(argv[2], first, second);
+      run_oracle(argv[2], number(3), number(4));
     } else {
-      train(argv[2], first, second);
+      const std::int64_t epochs = number(4);
+      RandomKills kills =
+          argc > 7 ? RandomKills(number(5), epochs * (kFullSteps + 1), number(6), argv[7])
+                   : RandomKills();
+      train(argv[2], number(3), epochs, kills);
     }
     return 0;
   });

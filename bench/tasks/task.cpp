@@ -111,6 +111,13 @@ Task next_token(const models::GptConfig& config, std::int64_t batch_size) {
           .with_adamw = true};
 }
 
+Task resnet18(std::int64_t image) {
+  return {.model = Sequential(models::ResNet18(/*classes=*/100)),
+          .batch_size = 32,
+          .samples = classification_samples({3, image, image}),
+          .loss = cross_entropy};
+}
+
 torch::data::Example<> digits(std::int64_t count) {
   const auto all =
       examples::DigitsDataset::read(LOCKSTEP_SOURCE_DIRECTORY "/examples/data/digits.csv");
@@ -183,12 +190,8 @@ Task make_task(const std::string& name) {
   if (name == "mlp1m") return wide_task(880);
   if (name == "mlp10m") return wide_task(3030);
   if (name == "mlp100m") return wide_task(9865);
-  if (name == "resnet18") {
-    return {.model = Sequential(models::ResNet18(/*classes=*/100)),
-            .batch_size = 32,
-            .samples = classification_samples({3, 32, 32}),
-            .loss = cross_entropy};
-  }
+  if (name == "resnet18") return resnet18(/*image=*/32);
+  if (name == "resnet18_16x16") return resnet18(/*image=*/16);
   if (name == "mingpt") return next_token(kMinGpt, /*batch_size=*/8);
   if (name == "mingpt_dropout") {
     models::GptConfig config = kMinGpt;
@@ -202,10 +205,9 @@ Task make_task(const std::string& name) {
             .samples = zeros,
             .loss = mean_squared_error};
   }
-  throw UsageError(
-      concat("there is no task '", name,
-             "'; choose toy, linear, digits, mlp, mlp1m, mlp10m, mlp100m, resnet18, mingpt, "
-             "gpt124m or written"));
+  throw UsageError(concat("there is no task '", name,
+                          "'; choose toy, linear, digits, mlp, mlp1m, mlp10m, mlp100m, resnet18, "
+                          "resnet18_16x16, mingpt, mingpt_dropout, gpt124m or written"));
 }
 
 }  // namespace lockstep::bench

@@ -22,7 +22,8 @@ struct Task {
 };
 
 /// "toy", "linear", "digits", "mlp", "mlp1m", "mlp10m" and "mlp100m" (parameters), "resnet18",
-/// "mingpt", "mingpt_dropout", "gpt124m", "written". Errors: UsageError for any other name.
+/// "resnet18_16x16" (pixels of an image), "mingpt", "mingpt_dropout", "gpt124m", "written". Errors:
+/// UsageError for any other name.
 Task make_task(const std::string& name);
 
 }  // namespace lockstep::bench
