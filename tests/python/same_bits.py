@@ -97,9 +97,10 @@ class SameBits(LiveAcceleratorTest):
 
     def test_when_a_rank_is_killed_in_the_middle_of_an_exchange(self):
         self.need_failpoints()
-        failpoints = ("collective.begin:71:kill:1", "collective.started:72:kill:0", "collective.started:73:kill:2",
-                      "collective.done:74:kill:1")
-        for failpoint, backend in some(itertools.product(failpoints, ("shm", "gloo")), 3):
+        started = ("collective.started:72:kill:0", "collective.started:73:kill:2", "collective.done:74:kill:1")
+        # Over Gloo ranks do not compare the calls of the exchange, which is where collective.begin is.
+        cases = [("collective.begin:71:kill:1", "shm"), *itertools.product(started, ("gloo", "shm"))]
+        for failpoint, backend in some(cases, 3):
             with self.subTest(backend=backend, failpoint=failpoint):
                 job = self.start(backend=backend, ranks=3, steps=STEPS, arguments=("shards",),
                                  environment={"LOCKSTEP_FAILPOINT": failpoint})
