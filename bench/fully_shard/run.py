@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 FOLDER = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(FOLDER.parent / "ddp_step"), str(FOLDER.parent / "step"), str(FOLDER.parent / "tasks")]
+sys.path[:0] = [str(FOLDER.parent / name) for name in ("step", "ddp_step", "tasks")]
 import memory  # noqa: E402
 import turns  # noqa: E402
 from tasks import Block, make_task  # noqa: E402

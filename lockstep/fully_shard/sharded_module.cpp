@@ -20,6 +20,7 @@
 #include "lockstep/fully_shard/internal/sharded_training_state.h"
 #include "lockstep/fully_shard/internal/sharded_units.h"
 #include "lockstep/fully_shard/internal/unit_plan.h"
+#include "lockstep/os/memory/freed_memory.h"
 
 namespace lockstep {
 namespace {
@@ -128,6 +129,8 @@ ShardedModule::ShardedModule(std::shared_ptr<torch::nn::Module> module,
     units_->add(std::move(made));
   }
   units_->attach_hooks();
+  // What the whole module took: the C library would keep it in pieces too small for other tensors.
+  release_freed_memory();
 }
 
 ShardedModule::~ShardedModule() = default;
