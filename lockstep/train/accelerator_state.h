@@ -84,7 +84,7 @@ class AcceleratorState {
     /// It has stepped since the last step boundary.
     bool has_stepped = false;
     /// The models of which it has parameters.
-    std::vector<const PreparedReplica*> replicas{};
+    std::vector<PreparedReplica*> replicas{};
   };
   /// A prepared scheduler.
   struct PreparedSchedulerState {
