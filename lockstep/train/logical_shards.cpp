@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <string>
 #include <unordered_set>
@@ -20,6 +21,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
+#include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/ddp/exchange/gradient_memory.h"
 #include "lockstep/ddp/exchange/gradient_view.h"
 #include "lockstep/ddp/exchange/shard_sum.h"
@@ -186,6 +188,14 @@ LogicalShards::Impl::Impl(const std::vector<std::shared_ptr<torch::nn::Module>>&
 // Here, as backward() and end_step() are where the Accelerator recovers from lost ranks.
 void LogicalShards::Impl::connect() {
   if (sum_) return;
+  // Ranks write into each other's memory by their own layout.
+  std::string layout;
+  for (const auto& [dtype, numel] : layout_) {
+    layout += concat(" ", c10::toString(dtype), " ", numel);
+  }
+  check_same_text(group_, "logical_shards",
+                  concat(options_.shards, " shards of ", layout_.size(), " tensors (layout ",
+                         std::hash<std::string>()(layout), ")"));
   sum_.emplace(group_, options_.shards, layout_);
   if (!sum_->local_group()) return;
   memory_.emplace([group = sum_->local_group()](

@@ -94,12 +94,14 @@ class LogicalShards {
   /// for a batch that is ignored.
   void begin_shard(std::int64_t step, int shard);
 
-  /// Call it in place of loss.backward(), after zero_grad().
+  /// Call it in place of loss.backward(), after zero_grad(). Collective the first time, with the
+  /// first end_step() of ranks without shards.
   /// `loss`: a tensor of one element.
   void backward(const at::Tensor& loss, const ShardWeight& weight);
 
   /// Replaces backward() together with take_gradients(). Between the two calls, run your own
-  /// backward passes of the loss × fraction_of_step (or × weight).
+  /// backward passes of the loss × fraction_of_step (or × weight). Collective the first time, as
+  /// backward().
   /// Errors: UsageError if gradients of an earlier step are left.
   void begin_backward();
   /// Adds the gradients of these passes to the step's, and clears .grad.

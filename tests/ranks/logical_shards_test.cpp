@@ -284,6 +284,17 @@ TEST_F(LogicalShardsTest, WhatIsMissingIsSaid) {
   EXPECT_SAYS(message([&] { shards.end_step(1); }), "step 1 ends on rank");
 }
 
+TEST_F(LogicalShardsTest, ModelsThatDifferBetweenRanksAreRefused) {
+  NEEDS_RANKS(2);
+  torch::nn::Linear net(4, group_.rank() == 0 ? 2 : 3);
+  LogicalShards shards({net.ptr()}, {.shards = group_.world_size(), .process_group = group_});
+  shards.begin_shard(0, shards.local_shards().front());
+  EXPECT_SAYS(message_of<UsageError>([&] {
+                shards.backward(net->forward(at::ones({2, 4})).sum(), {});
+              }),
+              "logical_shards: options differ between ranks");
+}
+
 // An optimizer updates a parameter with a gradient of zeros, and one without none.
 TEST_F(LogicalShardsTest, WhatNoShardHasReachedHasNoGradientOnAnyRank) {
   const auto module = std::make_shared<torch::nn::Module>();

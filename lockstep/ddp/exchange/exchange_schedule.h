@@ -39,7 +39,6 @@ class ExchangeSchedule {
 
   /// The next bucket to exchange, if it is complete. Returns each once per pass.
   std::optional<std::size_t> take_next();
-  bool has_taken_all() const { return next_ == waiting_.size(); }
 
  private:
   std::vector<std::size_t> bucket_of_;

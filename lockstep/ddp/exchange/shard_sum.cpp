@@ -112,16 +112,24 @@ const std::vector<at::Tensor>& ShardSum::finish() {
   // The result takes the place of the first partial sum.
   results_ = sums_.empty() ? empty_value() : sums_.front();
   fill(results_);
-  if (group_.world_size() > 1) {
-    const auto of_ranks = places_of_ranks();
-    for (std::size_t i = 0; i < layout_.size(); ++i) {
-      if (machines_.has_share() && layout_[i].second > 0) exchange(i, of_ranks);
-    }
-    if (machines_.local) machines_.local.barrier({.name = "sum over shards"});
+  try {
+    if (group_.world_size() > 1) exchange_all();
+  } catch (...) {
+    // It is the first partial sum as well, which clear() takes back.
+    if (!sums_.empty()) results_ = empty_value();
+    throw;
   }
   if (!sums_.empty()) sums_.erase(sums_.begin());
   clear();
   return results_.tensors;
+}
+
+void ShardSum::exchange_all() {
+  const auto of_ranks = places_of_ranks();
+  for (std::size_t i = 0; i < layout_.size(); ++i) {
+    if (machines_.has_share() && layout_[i].second > 0) exchange(i, of_ranks);
+  }
+  if (machines_.local) machines_.local.barrier({.name = "sum over shards"});
 }
 
 // By tensor.

@@ -72,6 +72,7 @@ class ShardSum {
   void recycle(const Value& value);
   std::vector<std::vector<Places>> places_of_ranks() const;
   std::vector<Places> own_places() const;
+  void exchange_all();
   void exchange(std::size_t index, const std::vector<std::vector<Places>>& of_ranks);
   void exchange_between(std::size_t index, std::int64_t begin, std::int64_t end,
                         const std::vector<const std::byte*>& inputs,

@@ -68,33 +68,38 @@ class MultiplyBefore final : public torch::autograd::FunctionPreHook {
   double factor_;
 };
 
+using Watch = std::weak_ptr<GradientHooks::Target*>;
+
+void end_with_pass(GradientHooks::Target& target);
+
 // Follows a node that has run a pass of its own: runs in the pass that the node belongs to.
 class AfterNode final : public torch::autograd::FunctionPostHook {
  public:
-  explicit AfterNode(std::weak_ptr<GradientHooks::Target*> target) : target_(std::move(target)) {}
+  explicit AfterNode(Watch target) : target_(std::move(target)) {}
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
                                             const torch::autograd::variable_list&) override {
     // Once: a graph that is retained may run the node again.
     if (std::exchange(is_told_, true)) return outputs;
-    with_translated_errors([&] { tell_end_of_backward(target_of(target_)); });
+    torch::autograd::Engine::get_default_engine().queue_callback([target = target_] {
+      with_translated_errors([&] {
+        const auto alive = target.lock();
+        if (alive) return end_with_pass(**alive);
+        throw UsageError(
+            "DistributedDataParallel: the wrapper was destroyed before the backward pass ended in "
+            "which its gradients are exchanged; keep it until the outermost backward() returns");
+      });
+    });
     return outputs;
-  }
-  static GradientHooks::Target& target_of(const std::weak_ptr<GradientHooks::Target*>& target) {
-    if (const auto alive = target.lock()) return **alive;
-    throw UsageError(
-        "DistributedDataParallel: the wrapper was destroyed before the backward pass ended in "
-        "which "
-        "its gradients are exchanged; keep it until the outermost backward() returns");
   }
 
  private:
-  std::weak_ptr<GradientHooks::Target*> target_;
+  Watch target_;
   bool is_told_ = false;
 };
 
 // Their own call runs the pass, not one of their hooks.
 bool is_checkpoint(const torch::autograd::Node& node) {
-  return node.name().find("Checkpoint") != std::string::npos;
+  return node.name() == "CheckpointFunctionBackward";
 }
 
 // While a node's hooks run, no other may be added to them.
@@ -113,12 +118,21 @@ void refuse_hooks_of_others(const torch::autograd::Node& node) {
 
 void warn_of_late_average(const torch::autograd::Node& node) {
   static std::atomic<bool> is_said = false;
-  if (is_said.exchange(true)) return;
+  if (is_checkpoint(node) || is_said.exchange(true)) return;
   log(LogLevel::kWarning,
-      concat(
-          "DistributedDataParallel: a backward pass of the model runs inside of ", node.name(),
-          ", and not all gradients have arrived: they are averaged when the outermost backward() "
-          "returns; use them after that"));
+      concat("a backward pass of the model runs inside of ", node.name(),
+             ": its gradients are averaged when the outermost backward() returns; use them after "
+             "that"));
+}
+
+void end_with_pass(GradientHooks::Target& target) {
+  // No node is being run at the end of the outermost pass; at the end of one within, the node
+  // that runs it is.
+  const auto node = torch::autograd::get_current_node();
+  if (!node) return target.backward_ended();
+  refuse_hooks_of_others(*node);
+  warn_of_late_average(*node);
+  node->add_post_hook(std::make_unique<AfterNode>(target.watch()));
 }
 
 }  // namespace
@@ -164,17 +178,8 @@ void translate_errors_with(void (*translate)()) {
 
 void tell_end_of_backward(GradientHooks::Target& target) {
   // One pointer: std::function has room for it without an allocation.
-  torch::autograd::Engine::get_default_engine().queue_callback([&target] {
-    // No node is being run at the end of the outermost pass; at the end of one within, the node
-    // that runs it is.
-    const auto node = torch::autograd::get_current_node();
-    with_translated_errors([&] {
-      if (!node || target.has_all_gradients()) return target.backward_ended();
-      refuse_hooks_of_others(*node);
-      if (!is_checkpoint(*node)) warn_of_late_average(*node);
-      node->add_post_hook(std::make_unique<AfterNode>(target.watch()));
-    });
-  });
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [&target] { with_translated_errors([&] { end_with_pass(target); }); });
 }
 
 }  // namespace lockstep::inline internal

@@ -24,8 +24,6 @@ class GradientHooks {
     virtual void gradient_ready(std::size_t index, const at::Tensor& arrived) = 0;
     /// See tell_end_of_backward.
     virtual void backward_ended() = 0;
-    /// Whether all gradients of the pass have arrived: then a nested pass is complete at its end.
-    virtual bool has_all_gradients() { return false; }
     /// Expires with the target.
     std::weak_ptr<Target*> watch() const { return own_; }
 
@@ -76,15 +74,12 @@ class GradientHooks {
 /// throw another error instead, such as one of the language of a binding. Process-wide.
 void translate_errors_with(void (*translate)());
 
-/// Calls target.backward_ended() once, when the current backward pass ends. A nested pass
-/// (activation checkpointing, a pass in a hook) ends then if all gradients have arrived, else with
-/// the outermost one; a warning says so where a hook runs it. Limit: autograd runs passes
-/// nested more than 60 deep on separate threads, where the end of such a pass is taken for that of
-/// the outermost.
-/// Threads: on an autograd thread, from a hook; the target is called on the thread that ends the
-/// pass.
-/// Lifetime: the target must outlive the pass, or the nested one: the outermost one fails if it
-/// does not.
+/// Calls target.backward_ended() once, when the current backward pass ends: the outermost one if it
+/// is nested (activation checkpointing, a pass in a hook, of which a warning tells). Limit:
+/// autograd runs passes nested more than 60 deep on separate threads, where the end of such a pass
+/// is taken for that of the outermost. Threads: on an autograd thread, from a hook; the target is
+/// called on the thread that ends the pass. Lifetime: the target must outlive the pass, or the
+/// nested one: the outermost one fails if it does not.
 void tell_end_of_backward(GradientHooks::Target& target);
 
 }  // namespace lockstep::inline internal

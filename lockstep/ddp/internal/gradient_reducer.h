@@ -149,7 +149,6 @@ class GradientReducer final : public GradientHooks::Target {
   // Autograd calls these, which lock the mutex.
   void gradient_ready(std::size_t index, const at::Tensor& arrived) override;
   void backward_ended() override { finish_backward(); }
-  bool has_all_gradients() override;
   void finish_backward();
   void exchange_at_end() LOCKSTEP_REQUIRES(mutex_);
 

@@ -227,11 +227,6 @@ void GradientReducer::finish(std::size_t exchange_number) {
   }
 }
 
-bool GradientReducer::has_all_gradients() {
-  const MutexLock lock(mutex_);
-  return phase_ == Phase::kExchanges && is_planned_ && !plan_.one_copy && schedule_.has_taken_all();
-}
-
 void GradientReducer::finish_backward() {
   {
     const MutexLock lock(mutex_);
