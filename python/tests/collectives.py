@@ -357,11 +357,12 @@ def inference(pair):
     """Results are written while the program computes, too, to tensors of inference mode that are no whole memory."""
     with torch.inference_mode():
         outputs = [torch.ones(5, 3).t(), torch.ones(7)]
-        started = [dist.all_reduce(outputs[0], async_op=True), dist.all_reduce_coalesced(outputs[1:], async_op=True)]
-        for work, output in zip(started, outputs):
-            while not work.is_completed():
+        started = [dist.all_reduce(outputs[0], async_op=True).get_future(),
+                   dist.all_reduce_coalesced(outputs[1:], async_op=True)]
+        for future, output in zip(started, outputs):
+            while not future.done():
                 pass
-            work.wait()
+            future.wait()
             same(output, torch.full_like(output, pair.size), "all_reduce in inference mode")
 
 
