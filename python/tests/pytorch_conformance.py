@@ -1,6 +1,6 @@
 """Runs PyTorch's own tests of backends, from the installed wheel and unmodified, over `lockstep` and over Gloo.
 
-usage: pytorch_conformance.py [--ranks=2] [--table=FILE] [--jobs=1] [PATTERN...]
+usage: pytorch_conformance.py [--ranks=2] [--table=FILE] [PATTERN...]
 
 torch/testing/_internal/distributed/distributed_test.py, with BACKEND=lockstep and BACKEND=gloo in one run; a PATTERN chooses
 tests by a part of their name. Prints what differs; --table writes the counts and each difference as Markdown. The exit code
