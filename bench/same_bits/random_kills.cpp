@@ -38,7 +38,7 @@ RandomKills::RandomKills(int kills, std::int64_t steps, int seed, std::string fo
   std::mt19937 random(static_cast<std::uint32_t>(seed));
   for (int kill = 0; kill < kills; ++kill) {
     Kill& one = kills_.emplace_back();
-    // The last steps are for those that had to wait.
+    // None in the last steps: a kill waits until the one before has been recovered from.
     one.step = random() % std::max<std::int64_t>(1, steps * 9 / 10);
     one.victim = random();
     one.delay = std::uniform_real_distribution(0.0, 1.2)(random);

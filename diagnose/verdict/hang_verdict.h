@@ -37,8 +37,8 @@ std::string main_place(const RankPlace& rank);
 bool waits(const RankPlace& rank);
 
 /// For each rank whether it is late: others wait for it and it waits for none, or a signal has
-/// stopped it. If there is no such rank, those that wait for others elsewhere are. `awaited`: as in
-/// hang_verdict.
+/// stopped it. If there is no such rank, ranks that wait for others elsewhere are late.
+/// `awaited`: as in hang_verdict.
 std::vector<bool> find_late(const std::vector<RankPlace>& ranks,
                             const std::optional<AwaitedCall>& awaited);
 
