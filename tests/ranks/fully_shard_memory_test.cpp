@@ -123,11 +123,42 @@ TEST_F(FullyShardMemory, HoldsItsShardsBetweenStepsAndAFewUnitsInThem) {
     EXPECT_LE(memory->most - before, own + saved + slack);
     memory->most = memory->live;
     loss.backward();
-    // Gradients are sharded; a unit's lie beside the copy that is exchanged.
+    // Gradients are sharded; a unit's lie beside the copy of what is exchanged at a time.
     EXPECT_LE(memory->most - before, own + gradients + 2 * unit_bytes + saved + slack);
   }
   EXPECT_LE(memory->live - before, own + gradients + slack);
   EXPECT_EQ(gathered_bytes(), 0);
+}
+
+// Of a unit's gradients no copy is made, but of a few MB at a time.
+TEST_F(FullyShardMemory, ReducesALargeUnitInParts) {
+  const auto make = [] { return torch::nn::Linear(4093, 1021); };
+  auto sharded = fully_shard(make(), {.process_group = group_});
+  auto plain = make();
+  copy_values(sharded, *plain);
+  const at::Tensor inputs = at::randn({2, 4093});
+  const std::int64_t unit_bytes = plain->weight.numel() * 4;
+
+  for (int step = 1; step <= 2; ++step) {
+    const auto memory = std::make_shared<CountMemory>();
+    const at::Tensor loss = sharded(inputs).square().sum();
+    {
+      const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, memory);
+      loss.backward();
+    }
+    plain(inputs).square().sum().backward();
+    if (group_.shares_memory()) {
+      EXPECT_LE(memory->most, unit_bytes + unit_bytes / world_size_ + unit_bytes / 3);
+    }
+  }
+  for (const auto& [name, piece] : sharded.named_parameters()) {
+    const at::Tensor expected = plain->named_parameters()[name].grad();
+    group_.all_reduce(expected, {.op = ReduceOp::kAvg});
+    const at::Tensor actual = whole_of(piece.grad(), expected.numel());
+    EXPECT_TRUE(sums_in_one_order() ? at::equal(actual, expected.view(-1))
+                                    : at::allclose(actual, expected.view(-1), 1e-5, 1e-5))
+        << name;
+  }
 }
 
 // Without a copy: what a rank updates is what all compute with.

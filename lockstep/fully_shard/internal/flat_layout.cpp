@@ -37,15 +37,19 @@ std::int64_t FlatLayout::place_in_chunk(int rank, std::size_t parameter) const {
   return held.size() == 0 ? 0 : parameters[parameter].begin + held.begin - rank * chunk;
 }
 
-std::vector<ElementRange> FlatLayout::padding() const {
-  std::vector<ElementRange> gaps;
-  std::int64_t end = 0;
-  for (const ElementRange& parameter : parameters) {
-    if (parameter.begin > end) gaps.push_back({end, parameter.begin});
-    end = parameter.end;
+std::vector<FlatPart> FlatLayout::parts_of(ElementRange range) const {
+  std::vector<FlatPart> parts;
+  std::int64_t next = range.begin;
+  const auto add = [&](std::optional<std::size_t> parameter, std::int64_t end) {
+    if (end > next) parts.push_back({parameter, {next, end}});
+    next = std::max(next, end);
+  };
+  for (std::size_t i = parameter_at(range.begin); i < parameters.size(); ++i) {
+    add(std::nullopt, std::min(parameters[i].begin, range.end));
+    add(i, std::min(parameters[i].end, range.end));
   }
-  if (total() > end) gaps.push_back({end, total()});
-  return gaps;
+  add(std::nullopt, range.end);
+  return parts;
 }
 
 std::size_t FlatLayout::parameter_at(std::int64_t element) const {

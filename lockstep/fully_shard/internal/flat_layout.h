@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace lockstep::inline internal {
@@ -13,6 +14,14 @@ struct ElementRange {
 
   std::int64_t size() const { return end - begin; }
   bool operator==(const ElementRange&) const = default;
+};
+
+/// A part of a flat tensor: elements of one parameter, or of none.
+struct FlatPart {
+  std::optional<std::size_t> parameter = {};
+  ElementRange elements = {};  ///< in the flat tensor
+
+  bool operator==(const FlatPart&) const = default;
 };
 
 /// Where parameters lie in one flat tensor, and which rank holds which of its elements: rank r the
@@ -28,8 +37,8 @@ struct FlatLayout {
   ElementRange piece(int rank, std::size_t parameter) const;
   /// Where that piece begins in the rank's chunk; 0 for an empty one.
   std::int64_t place_in_chunk(int rank, std::size_t parameter) const;
-  /// What belongs to no parameter, in the flat tensor, ascending.
-  std::vector<ElementRange> padding() const;
+  /// What lies in a range of the flat tensor, ascending and without gaps.
+  std::vector<FlatPart> parts_of(ElementRange range) const;
   /// The parameter that an element of the flat tensor belongs to; of padding, the one before it.
   std::size_t parameter_at(std::int64_t element) const;
 };

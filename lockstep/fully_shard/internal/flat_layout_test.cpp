@@ -45,19 +45,31 @@ void expect_aligned_and_disjoint(const FlatLayout& layout, const Elements& eleme
   EXPECT_LE(end, layout.total());
 }
 
-// Parameters and padding together are the flat tensor, each element once.
-void expect_padding_fills_up(const FlatLayout& layout) {
-  std::vector<ElementRange> all = layout.padding();
-  std::int64_t sum = 0;
-  for (const ElementRange& gap : all) {
-    EXPECT_GT(gap.size(), 0);
-    for (const ElementRange& parameter : layout.parameters) {
-      EXPECT_TRUE(gap.end <= parameter.begin || gap.begin >= parameter.end);
+// The parts of a range are the range, each element once, and the parameter's that it belongs to.
+void expect_parts_of(const FlatLayout& layout, ElementRange range) {
+  std::int64_t next = range.begin;
+  for (const FlatPart& part : layout.parts_of(range)) {
+    ASSERT_EQ(part.elements.begin, next);
+    ASSERT_GT(part.elements.size(), 0);
+    next = part.elements.end;
+    for (std::size_t i = 0; i < layout.parameters.size(); ++i) {
+      const ElementRange& parameter = layout.parameters[i];
+      const bool is_within = part.elements.begin >= parameter.begin && next <= parameter.end;
+      const bool is_apart = part.elements.begin >= parameter.end || next <= parameter.begin;
+      ASSERT_TRUE(part.parameter == i ? is_within : is_apart) << "parameter " << i;
     }
-    sum += gap.size();
   }
-  for (const ElementRange& parameter : layout.parameters) sum += parameter.size();
-  EXPECT_EQ(sum, layout.total());
+  ASSERT_EQ(next, range.end);
+}
+
+void expect_parts_fill_windows(const FlatLayout& layout) {
+  expect_parts_of(layout, {0, layout.total()});
+  for (const std::int64_t window : {1, 7, 64}) {
+    if (layout.total() / window > 100) continue;
+    for (std::int64_t begin = 0; begin < layout.total(); begin += window) {
+      expect_parts_of(layout, {begin, std::min(begin + window, layout.total())});
+    }
+  }
 }
 
 void expect_sound(const Elements& elements, int world_size, std::int64_t alignment) {
@@ -66,7 +78,7 @@ void expect_sound(const Elements& elements, int world_size, std::int64_t alignme
   const FlatLayout layout = plan_flat_layout(elements, world_size, alignment);
   expect_each_element_on_one_rank(layout, elements);
   expect_aligned_and_disjoint(layout, elements, alignment);
-  expect_padding_fills_up(layout);
+  expect_parts_fill_windows(layout);
   // No rank holds more than its share, the gaps between parameters and its own rounding.
   const std::int64_t sum = std::accumulate(elements.begin(), elements.end(), std::int64_t{0});
   const auto parameters = static_cast<std::int64_t>(elements.size());
@@ -99,7 +111,10 @@ TEST(FlatLayout, LaysParametersOutInOrder) {
   EXPECT_EQ(layout.piece(0, 1), (ElementRange{0, 3}));
   EXPECT_EQ(layout.piece(1, 1), ElementRange{});
   EXPECT_EQ(layout.piece(1, 3), (ElementRange{0, 9}));
-  EXPECT_EQ(layout.padding(), (std::vector<ElementRange>{{5, 8}, {11, 12}, {21, 24}}));
+  EXPECT_EQ(layout.parts_of({2, 11}),
+            (std::vector<FlatPart>{{0, {2, 5}}, {std::nullopt, {5, 8}}, {1, {8, 11}}}));
+  EXPECT_EQ(layout.parts_of({11, 24}),
+            (std::vector<FlatPart>{{std::nullopt, {11, 12}}, {3, {12, 21}}, {{}, {21, 24}}}));
 }
 
 TEST(FlatLayout, FindsTheParameterOfAnElement) {

@@ -23,6 +23,10 @@ namespace {
 // bits as on parameters with memory of their own.
 constexpr std::int64_t kAlignmentBytes = 64;
 
+// Gradients of all ranks' chunks that are reduced at a time: caches hold it, and for a network it
+// is long.
+constexpr std::int64_t kWindowBytes = 4 << 20;
+
 bool keeps_strides(const at::Tensor& parameter) {
   return parameter.is_non_overlapping_and_dense();
 }
@@ -188,41 +192,73 @@ bool FlatParameter::group_divides() const {
   return !options_.gradient_divide_factor && options_.group.shares_memory();
 }
 
-void FlatParameter::fill_gradients(const at::Tensor& flat, double scale) {
-  const double divisor = options_.gradient_divide_factor.value_or(options_.group.world_size());
-  const double factor = group_divides() ? 1 : scale / divisor;
-  for (std::size_t i = 0; i < members_.size(); ++i) {
-    at::Tensor& gradient = members_[i].parameter.mutable_grad();
-    at::Tensor place = place_in(flat, i);
-    if (!gradient.defined()) {
-      place.zero_();
-      continue;
+// What the ranks reduce at a time: `window` of each rank's chunk, those of all ranks one behind the
+// other.
+void FlatParameter::fill_window(const at::Tensor& flat, ElementRange window,
+                                const std::vector<at::Tensor>& gradients, double factor) const {
+  std::int64_t place = 0;
+  for (int rank = 0; rank < layout_.world_size; ++rank) {
+    const std::int64_t chunk = rank * layout_.chunk;
+    for (const auto& [i, elements] : layout_.parts_of({chunk + window.begin, chunk + window.end})) {
+      at::Tensor target = flat.narrow(0, place, elements.size());
+      place += elements.size();
+      if (!i || !gradients[*i].defined()) {
+        target.zero_();
+        continue;
+      }
+      const std::int64_t first = elements.begin - layout_.parameters[*i].begin;
+      const at::Tensor converted =
+          gradients[*i].narrow(0, first, elements.size()).to(flat.scalar_type());
+      if (factor == 1) {
+        target.copy_(converted);
+      } else {
+        // A wrapped number keeps its precision: 1/3 as bfloat16 would scale each by 1.002.
+        at::mul_out(target, converted, at::native::wrapped_scalar_tensor(factor));
+      }
     }
-    // A wrapped number keeps its precision: 1/3 as bfloat16 would scale every gradient by 1.002.
-    const at::Tensor converted = gradient.to(flat.scalar_type());
-    if (factor == 1) {
-      place.copy_(converted);
-    } else {
-      at::mul_out(place, converted, at::native::wrapped_scalar_tensor(factor));
-    }
-    gradient.reset();
-    is_reduced_[i] = true;
   }
-  for (const ElementRange& gap : layout_.padding()) {
-    flat.narrow(0, gap.begin, gap.size()).zero_();
-  }
+}
+
+// The elements of a tensor of the parameter's shape, as they lie in the parameter's memory.
+at::Tensor FlatParameter::in_order(std::size_t i, const at::Tensor& tensor) const {
+  const Member& member = members_[i];
+  if (tensor.strides() == member.strides) return tensor.as_strided({tensor.numel()}, {1});
+  const at::Tensor ordered = at::empty({tensor.numel()}, tensor.options());
+  ordered.as_strided(member.sizes, member.strides).copy_(tensor);
+  return ordered;
 }
 
 void FlatParameter::reduce_gradients(double scale) {
   const c10::NoGradGuard no_grad;
   const ProcessGroup& group = options_.group;
   const auto dtype = options_.reduce_dtype.value_or(full_.scalar_type());
-  const at::Tensor flat = at::empty({layout_.total()}, shard_.options().dtype(dtype));
-  fill_gradients(flat, scale);
-  at::Tensor part = at::empty({layout_.chunk}, flat.options());
+  const double divisor = options_.gradient_divide_factor.value_or(group.world_size());
+  const double factor = group_divides() ? 1 : scale / divisor;
   const bool averages = group_divides() && scale == 1;
-  group.reduce_scatter_tensor(
-      part, flat, {.op = averages ? ReduceOp::kAvg : ReduceOp::kSum, .name = options_.name});
+
+  std::vector<at::Tensor> gradients;
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    const at::Tensor& gradient = members_[i].parameter.grad();
+    gradients.push_back(gradient.defined() ? in_order(i, gradient) : gradient);
+    if (gradient.defined()) is_reduced_[i] = true;
+  }
+  const auto element = static_cast<std::int64_t>(c10::elementSize(dtype));
+  const std::int64_t most = std::max<std::int64_t>(kWindowBytes / element / group.world_size(), 1);
+  at::Tensor part = at::empty({layout_.chunk}, shard_.options().dtype(dtype));
+  const at::Tensor flat =
+      at::empty({std::min(most, layout_.chunk) * group.world_size()}, part.options());
+  std::int64_t begin = 0;
+  do {  // Once even for nothing: ranks make the same calls.
+    const ElementRange window{begin, std::min(begin + most, layout_.chunk)};
+    const at::Tensor filled = flat.narrow(0, 0, window.size() * group.world_size());
+    fill_window(filled, window, gradients, factor);
+    at::Tensor reduced = part.narrow(0, begin, window.size());
+    group.reduce_scatter_tensor(
+        reduced, filled, {.op = averages ? ReduceOp::kAvg : ReduceOp::kSum, .name = options_.name});
+    begin = window.end;
+  } while (begin < layout_.chunk);
+  drop_gradients();
+
   if (group_divides() && !averages) {
     part.mul_(at::native::wrapped_scalar_tensor(1.0 / group.world_size() * scale));
   }
@@ -297,12 +333,8 @@ at::Tensor FlatParameter::value_in(const at::Tensor& flat, std::size_t i) const 
 
 at::Tensor FlatParameter::piece_of(std::size_t i, const at::Tensor& value) const {
   const c10::NoGradGuard no_grad;
-  const Member& member = members_[i];
-  // In the order in which the parameter lies in memory.
-  const at::Tensor ordered = at::empty({value.numel()}, value.options());
-  ordered.as_strided(member.sizes, member.strides).copy_(value);
   const ElementRange held = layout_.piece(options_.group.rank(), i);
-  return ordered.narrow(0, held.begin, held.size()).clone();
+  return in_order(i, value).narrow(0, held.begin, held.size()).clone();
 }
 
 }  // namespace lockstep::inline internal

@@ -96,9 +96,11 @@ class FlatParameter {
  private:
   at::Tensor lay_out(const std::vector<at::Tensor>& tensors, at::ScalarType dtype) const;
   at::Tensor place_in(const at::Tensor& flat, std::size_t i) const;
+  at::Tensor in_order(std::size_t i, const at::Tensor& tensor) const;
   at::Tensor own_part(const at::Tensor& chunk, std::size_t i) const;
   bool group_divides() const;
-  void fill_gradients(const at::Tensor& flat, double scale);
+  void fill_window(const at::Tensor& flat, ElementRange window,
+                   const std::vector<at::Tensor>& gradients, double factor) const;
 
   Options options_;
   FlatLayout layout_;
