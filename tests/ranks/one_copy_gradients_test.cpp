@@ -8,6 +8,7 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/sgd.h>
 
 #include "lockstep/amp/grad_scaler.h"
@@ -69,6 +70,71 @@ TEST_F(OneCopy, GradCannotBeTakenForAnAverage) {
   const std::string error = message_of<UsageError>([&] { backward(model, 2); });
   EXPECT_SAYS(error, "the gradient of 'p");
   EXPECT_SAYS(error, "call step() of an optimizer of Lockstep");
+}
+
+TEST_F(OneCopy, GradIsNotComputedWithInVain) {
+  NEEDS_SHARED_MEMORY();
+  const std::function<void(at::Tensor&)> refused[] = {
+      [](at::Tensor& gradient) { gradient.mul_(0.5); },
+      [](at::Tensor& gradient) { gradient.div_(2); },
+      [](at::Tensor& gradient) { gradient.clamp_(-1, 1); },
+      [](at::Tensor& gradient) { gradient.data().clamp_(-1, 1); },
+      [](at::Tensor& gradient) { gradient.add_(at::ones_like(gradient, at::kFloat), 0.1); },
+      [](at::Tensor& gradient) { gradient.norm(); }};
+  const std::function<at::Tensor(const at::Tensor&)> replacements[] = {
+      [](const at::Tensor& gradient) { return gradient * 0.5; },
+      [](const at::Tensor& gradient) { return gradient.clone(); }};
+  Model model = model_of(true);
+  Model replica = model_of(false);
+  AdamW optimizer(model->parameters(), {.lr = 0.1});
+  AdamW other(replica->parameters(), {.lr = 0.1});
+  const Tensors parameters = model->parameters();
+  int step = 0;
+  for (const auto& change : refused) {
+    optimizer.zero_grad();
+    backward(model, step);
+    EXPECT_THROW(change(model->factors[0].mutable_grad()), c10::Error);
+    EXPECT_THROW(torch::nn::utils::clip_grad_value_(parameters, 1.0), c10::Error);
+    EXPECT_THROW(torch::nn::utils::clip_grad_norm_(parameters, 1.0, 0.0), c10::Error);
+    optimizer.step();
+    train(replica, other, step, step + 1);
+    expect_same_model(model, replica);
+    ++step;
+  }
+  for (const auto& replace : replacements) {
+    backward(model, step);
+    at::Tensor& gradient = model->factors[0].mutable_grad();
+    gradient = replace(gradient);
+    EXPECT_SAYS(message_of<UsageError>([&] { optimizer.step(); }), "was replaced by a tensor");
+    expect_same_model(model, replica);
+    optimizer.zero_grad();
+  }
+  train(model, optimizer, step, step + 2);
+  train(replica, other, step, step + 2);
+  expect_same_model(model, replica);
+}
+
+TEST_F(OneCopy, AllRanksClipByTheSameValues) {
+  NEEDS_SHARED_MEMORY();
+  if (world_size_ == 1) GTEST_SKIP() << "one rank alone";
+  Model model = model_of(true);
+  AdamW optimizer(model->parameters(), {.lr = 0.1});
+  const std::function<void()> clippings[] = {
+      [&] { clip_grad_norm_(model->parameters(), rank_ == 0 ? 1e-3 : 2e-3); },
+      [&] {
+        clip_grad_norm_(model->parameters(), 1e9);
+        clip_grad_value_(model->parameters(), rank_ == 0 ? 1e-3 : 2e-3);
+      }};
+  int step = 0;
+  for (const auto& clip : clippings) {
+    backward(model, ++step);
+    clip();
+    EXPECT_SAYS(message_of<UsageError>([&] { optimizer.step(); }),
+                "clipped or unscaled by other values on rank");
+    EXPECT_SAYS(message_of<UsageError>([&] { model.averaged_gradients(); }), "than on rank 0");
+    optimizer.zero_grad();
+  }
+  train(model, optimizer, step, step + 1);
 }
 
 TEST_F(OneCopy, GradientsAreGivenUpByZeroGrad) {

@@ -1,19 +1,15 @@
 #include "lockstep/one_copy/internal/model_copy.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <new>
 #include <utility>
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/scalar_tensor.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <xxhash.h>
 
@@ -21,8 +17,6 @@
 #include "lockstep/base/internal/check.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/internal/element_of.h"
-#include "lockstep/comm/internal/native_collectives.h"
-#include "lockstep/comm/kernels/reduce_kernel.h"
 #include "lockstep/one_copy/internal/kept_memory.h"
 #include "lockstep/one_copy/internal/pass_files.h"
 #include "lockstep/os/memory/freed_memory.h"
@@ -31,8 +25,6 @@ namespace lockstep::inline internal {
 namespace {
 
 constexpr std::align_val_t kLine{64};
-// Fewer elements are not worth another thread.
-constexpr std::int64_t kGrainElements = std::int64_t{1} << 15;
 // In the place of an offset: a gradient of which peers read no elements. No gradient lies there.
 constexpr std::int64_t kOfNoElements = 1;
 
@@ -202,7 +194,7 @@ void ModelCopy::move_parameters() {
     const at::Tensor& parameter = parameters_[i];
     views_.push_back(tensor_over(layout_.parameter(i), parameter, parameter.scalar_type()));
     placeholders_.push_back(at::empty_strided(parameter.sizes(), parameter.strides(),
-                                              parameter.options().device(at::kMeta)));
+                                              at::TensorOptions(at::kBool).device(at::kMeta)));
     parameters_[i].set_data(views_[i]);
   }
   // Else each rank keeps the size of the model for allocations that are smaller.
@@ -226,6 +218,7 @@ void ModelCopy::before_gradient(std::size_t index) {
   if (has_sum(index)) held_[index] = {};
   at::Tensor& gradient = parameters_[index].mutable_grad();
   if (!gradient.defined() || !gradient.is_meta()) return;
+  check_placeholder("backward of ", index);
   if (holds_gradient(index)) {
     throw UsageError(concat(
         "backward of ", name_, " on rank ", group_.rank(), ": the gradient of '", names_[index],
@@ -235,6 +228,19 @@ void ModelCopy::before_gradient(std::size_t index) {
   }
   held_[index] = {};
   gradient.reset();
+}
+
+// Of what the program computes from a placeholder nothing can be known.
+void ModelCopy::check_placeholder(const char* call, std::size_t index) const {
+  const at::Tensor& gradient = parameters_[index].grad();
+  const auto memory_of = [](const at::Tensor& tensor) {
+    return tensor.storage().unsafeGetStorageImpl();
+  };
+  if (memory_of(gradient) == memory_of(placeholders_[index])) return;
+  throw UsageError(concat(call, name_, " on rank ", group_.rank(), ": .grad of '", names_[index],
+                          "' was replaced by a tensor on the device meta; with "
+                          "one_copy_per_machine it has no values: use averaged_gradients(), "
+                          "clip_grad_norm_ or a GradScaler of Lockstep"));
 }
 
 bool ModelCopy::holds_gradient(std::size_t index) const {
@@ -264,36 +270,16 @@ void ModelCopy::give_up_gradients() {
   }
 }
 
-std::vector<at::Tensor> ModelCopy::averaged_gradients() {
-  const c10::NoGradGuard no_grad;
-  std::vector<std::size_t> all(parameters_.size());
-  for (std::size_t index = 0; index < all.size(); ++index) all[index] = index;
-  check_gradients_are_held("average of ", all);
-  gather_places(all);
-  std::vector<at::Tensor> averages(parameters_.size());
-  for (const std::size_t index : all) {
-    if (!is_reached(index)) continue;
-    const at::Tensor& model = views_[index];
-    averages[index] = at::empty_strided(model.sizes(), model.strides(), model.options());
-    auto* const target = static_cast<std::byte*>(averages[index].mutable_data_ptr());
-    const std::int64_t chunk = kChunkBytes / element_bytes_of(index);
-    for (std::int64_t begin = 0; begin < model.numel(); begin += chunk) {
-      average(index, begin, std::min(chunk, model.numel() - begin),
-              target + begin * element_bytes_of(index));
-    }
-  }
-  forget_sources();
-  // Nobody gives a gradient up before all have read it.
-  meet("average of ");
-  return averages;
-}
-
 void ModelCopy::check_gradients_are_held(const char* call,
                                          const std::vector<std::size_t>& indices) const {
   for (const std::size_t index : indices) {
     const at::Tensor& gradient = parameters_[index].grad();
     if (has_sum(index)) check_sum(call, index);
-    if (has_sum(index) || !gradient.defined() || gradient.is_meta()) continue;
+    if (has_sum(index) || !gradient.defined()) continue;
+    if (gradient.is_meta()) {
+      check_placeholder(call, index);
+      continue;
+    }
     throw UsageError(concat(call, name_, " on rank ", group_.rank(), ": the gradient of '",
                             names_[index],
                             "' is this rank's alone; run the last backward before it outside of "
@@ -319,10 +305,16 @@ void ModelCopy::hand_over(const std::vector<std::size_t>& indices, std::uint64_t
   auto place = log_->own_record(step_).begin();
   *place++ = changes_.empty() ? 0 : 1;
   std::vector<double> weights;
-  for (const std::size_t index : indices) weights.push_back(held_[index].weight);
+  std::uint64_t made = 0;
+  for (const std::size_t index : indices) {
+    const Held& held = held_[index];
+    weights.push_back(held.weight);
+    made = XXH64(&held.made, sizeof held.made, made);
+  }
   digest = XXH64(weights.data(), weights.size() * sizeof(double), digest);
   *place++ = static_cast<std::int64_t>(
       XXH64(indices.data(), indices.size() * sizeof(std::size_t), digest));
+  *place++ = static_cast<std::int64_t>(made);
   for (const std::size_t index : indices) {
     std::int64_t offset = 0;
     if (has_sum(index)) {
@@ -341,20 +333,38 @@ void ModelCopy::hand_over(const std::vector<std::size_t>& indices, std::uint64_t
   log_->hand_over(step_);
 }
 
+// " on ranks 2, 3" than on rank 0; empty: none.
+std::string ModelCopy::ranks_of_other(std::size_t word) const {
+  std::string others;
+  for (int rank = 1; rank < group_.world_size(); ++rank) {
+    if (log_->record(rank, step_)[word] == log_->record(0, step_)[word]) continue;
+    others += concat(others.empty() ? "" : ", ", rank);
+  }
+  if (others.empty()) return others;
+  return concat(others.find(',') == std::string::npos ? " on rank " : " on ranks ", others);
+}
+
 // Else a rank would take one parameter's gradient for another's, or parts of a parameter would be
 // updated in different ways.
 void ModelCopy::check_same_call() const {
-  std::string others;
-  for (int rank = 1; rank < group_.world_size(); ++rank) {
-    if (log_->record(rank, step_)[1] == log_->record(0, step_)[1]) continue;
-    others += concat(others.empty() ? "" : ", ", rank);
-  }
+  const std::string others = ranks_of_other(kCallWord);
   if (others.empty()) return;
   throw UsageError(concat("step of ", name_,
-                          ": parameters, options, steps or weights of backward passes on ",
-                          others.find(',') == std::string::npos ? "rank " : "ranks ", others,
+                          ": parameters, options, steps or weights of backward passes", others,
                           " are other than on rank 0; with one_copy_per_machine every rank must "
                           "step the same parameters with the same options and state"));
+}
+
+// Each rank does it to its part of the averages.
+void ModelCopy::check_same_changes_of_averages() {
+  const std::string others = ranks_of_other(kMadeWord);
+  if (others.empty()) return;
+  forget_sources();
+  throw UsageError(concat("step of ", name_, ": gradients were clipped or unscaled by other values",
+                          others,
+                          " than on rank 0; with one_copy_per_machine each rank updates a "
+                          "part of every parameter, so make the same calls with the same values "
+                          "on every rank"));
 }
 
 void ModelCopy::find_sources(const std::vector<std::size_t>& indices) {
@@ -383,6 +393,7 @@ void ModelCopy::find_sources(const std::vector<std::size_t>& indices) {
                               "none"));
     }
   }
+  check_same_changes_of_averages();
 }
 
 void ModelCopy::forget_sources() {
@@ -390,125 +401,6 @@ void ModelCopy::forget_sources() {
   for (Held& held : held_) {
     if (held.is_sum) held.gradient.reset();
   }
-}
-
-void ModelCopy::average(std::size_t index, std::int64_t begin, std::int64_t elements,
-                        std::byte* target) const {
-  if (has_sum(index)) {
-    copy_sum(index, begin, elements, target);
-  } else if (held_[index].is_averaged) {
-    copy_averages(index, begin, elements, target);
-  } else {
-    average_sources(index, begin, elements, target);
-  }
-}
-
-void ModelCopy::average_sources(std::size_t index, std::int64_t begin, std::int64_t elements,
-                                std::byte* target) const {
-  const Element element = elements_[index];
-  // In the order of an all-reduce, so that the bits are the same.
-  const double factor = 1.0 / group_.world_size() * held_[index].weight;
-  const Reduction reduction{.element = element, .op = ReduceOp::kAvg, .factor = factor};
-  const std::int64_t bytes = element_bytes_of(index);
-  at::parallel_for(0, elements, kGrainElements, [&](std::int64_t first, std::int64_t last) {
-    std::array<const std::byte*, StepLog::kMostRanks> sources;
-    std::ranges::transform(sources_[index], sources.begin(), [&](const std::byte* source) {
-      return source == nullptr ? zeros_.get() : source + (begin + first) * bytes;
-    });
-    std::byte* const to = target + first * bytes;
-    reduce(reduction, std::span(sources).first(sources_[index].size()), std::span(&to, 1),
-           static_cast<std::size_t>(last - first));
-  });
-}
-
-// Each rank has averaged its part where its own gradient lies.
-void ModelCopy::copy_averages(std::size_t index, std::int64_t begin, std::int64_t elements,
-                              std::byte* target) const {
-  const std::int64_t bytes = element_bytes_of(index);
-  for (int rank = 0; rank < group_.world_size(); ++rank) {
-    const Part of_rank = layout_.part(index, rank);
-    const std::int64_t first = std::max(begin, of_rank.begin);
-    const std::int64_t last = std::min(begin + elements, of_rank.end);
-    if (first >= last) continue;
-    std::memcpy(target + (first - begin) * bytes,
-                sources_[index][static_cast<std::size_t>(rank)] + first * bytes,
-                static_cast<std::size_t>((last - first) * bytes));
-  }
-  const float factor = held_[index].factor;
-  if (factor == 1) return;
-  at::from_blob(target, {elements}, at::TensorOptions(views_[index].scalar_type()))
-      .mul_(at::scalar_tensor(factor));
-}
-
-ModelCopy::Squares ModelCopy::average_in_place(const std::vector<std::size_t>& indices) {
-  const c10::NoGradGuard no_grad;
-  check_gradients_are_held("norm of ", indices);
-  gather_places(indices);
-  const at::Tensor squares = at::zeros({2}, at::kDouble);
-  auto* const sums = squares.mutable_data_ptr<double>();
-  for (const std::size_t index : indices) {
-    if (!is_reached(index)) continue;
-    const Squares of_part = average_part(index);
-    sums[0] += of_part.current;
-    sums[1] += of_part.of_backward;
-  }
-  forget_sources();
-  all_reduce_into(group_, squares, squares, {}, {.name = "norm of " + name_});
-  return {.current = sums[0], .of_backward = sums[1]};
-}
-
-ModelCopy::Squares ModelCopy::average_part(std::size_t index) {
-  LOCKSTEP_ASSERT(!has_sum(index));
-  // A rank without a gradient has one from now on, as after an all-reduce.
-  if (!holds_gradient(index)) {
-    const at::Tensor& view = views_[index];
-    hold_gradient(index,
-                  allocate_gradient(view.numel(), view.scalar_type())
-                      .as_strided(view.sizes(), view.strides()),
-                  held_[index].weight);
-  }
-  Held& held = held_[index];
-  auto* const gradient = static_cast<std::byte*>(held.gradient.mutable_data_ptr());
-  const Element element = elements_[index];
-  const std::int64_t bytes = element_bytes_of(index);
-  const std::int64_t chunk = kChunkBytes / bytes;
-  const Part own_part = part(index);
-  double squares = 0;
-  for (std::int64_t begin = own_part.begin; begin < own_part.end; begin += chunk) {
-    const std::int64_t elements = std::min(chunk, own_part.end - begin);
-    std::byte* const target = gradient + begin * bytes;
-    if (!held.is_averaged) average_sources(index, begin, elements, target);
-    squares += sum_of_squares(element, target, static_cast<std::size_t>(elements));
-  }
-  if (!held.is_averaged) held.squares = squares;
-  held.is_averaged = true;
-  return {.current = squares * held.factor * held.factor, .of_backward = held.squares};
-}
-
-void ModelCopy::scale_averages(const std::vector<std::size_t>& indices, float factor) {
-  for (const std::size_t index : indices) {
-    if (holds_gradient(index) && held_[index].is_averaged) held_[index].factor *= factor;
-  }
-}
-
-void ModelCopy::clamp_averages(const std::vector<std::size_t>& indices, double most) {
-  const c10::NoGradGuard no_grad;
-  for (const std::size_t index : indices) {
-    if (!holds_gradient(index) || !held_[index].is_averaged) continue;
-    averaged_part(index).clamp_(-most, most);
-  }
-}
-
-at::Tensor ModelCopy::averaged_part(std::size_t index) {
-  Held& held = held_[index];
-  LOCKSTEP_ASSERT(held.is_averaged);
-  const Part own_part = part(index);
-  auto* const first = static_cast<std::byte*>(held.gradient.mutable_data_ptr());
-  at::Tensor own = at::from_blob(first + own_part.begin * element_bytes_of(index),
-                                 {own_part.size()}, at::TensorOptions(views_[index].scalar_type()));
-  if (held.factor != 1) own.mul_(at::scalar_tensor(held.factor));
-  held.factor = 1;
-  return own;
 }
 
 std::byte* ModelCopy::state_at(std::size_t index, std::size_t k, std::int64_t element) const {

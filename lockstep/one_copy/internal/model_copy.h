@@ -38,9 +38,10 @@ namespace lockstep::inline internal {
 /// The program's view of parameters and state is copied on write: it may change them at any time.
 /// The next step publishes such a change, which all ranks must have made equally.
 ///
-/// While a gradient is held, .grad is a tensor on the device `meta`, which has no elements: code
-/// that does not know of the one copy fails instead of using one rank's gradient. Dropping or
-/// zeroing it discards the gradient.
+/// While a gradient is held, .grad is a tensor of bool on the device `meta`, which has no elements:
+/// code that does not know of the one copy fails instead of using one rank's gradient. That of the
+/// parameter's dtype would let it compute in place, in vain. Dropping or zeroing it discards the
+/// gradient.
 ///
 /// Threads: one at a time.
 /// Lifetime: the parameters keep their memory when it is destroyed.
@@ -125,8 +126,6 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   /// After average_in_place(): the step and averaged_gradients() multiply the averages by `factor`,
   /// equal on all ranks.
   void scale_averages(const std::vector<std::size_t>& indices, float factor);
-  /// After average_in_place(): this rank's part of the averages, in place.
-  at::Tensor averaged_part(std::size_t index);
   /// After average_in_place(): clamps the averages to ±`most`, equal on all ranks.
   void clamp_averages(const std::vector<std::size_t>& indices, double most);
 
@@ -259,12 +258,16 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   void copy_sum(std::size_t index, std::int64_t begin, std::int64_t elements,
                 std::byte* target) const;
 
+  void check_placeholder(const char* call, std::size_t index) const;
   void check_gradients_are_held(const char* call, const std::vector<std::size_t>& indices) const;
+  at::Tensor averaged_part(std::size_t index);
   /// Publishes the offsets of this rank's gradients at `indices`, and reads those of all ranks.
   void gather_places(const std::vector<std::size_t>& indices);
   void hand_over(const std::vector<std::size_t>& indices, std::uint64_t digest);
   void meet_in_step(const char* what);
+  std::string ranks_of_other(std::size_t word) const;
   void check_same_call() const;
+  void check_same_changes_of_averages();
   void find_sources(const std::vector<std::size_t>& indices);
   void forget_sources();
   void meet(const char* what) const;
@@ -278,6 +281,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   };
   using Pages = std::vector<PrivateMapping::Range>;
   std::vector<Item> items() const;
+  bool lies_in_copy(std::size_t index) const;
   void bring_back_parameters();
   void find_changes();
   void check_changes();
@@ -302,7 +306,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   SharedMapping log_memory_;
   bool is_registered_ = false;
   std::vector<at::Tensor> views_;         ///< What parameters are, in the mapping copied on write.
-  std::vector<at::Tensor> placeholders_;  ///< On the device meta.
+  std::vector<at::Tensor> placeholders_;  ///< of bool, on the device meta
   std::unique_ptr<std::byte[], Free> scratch_;
   std::unique_ptr<std::byte[], Free> zeros_;  ///< Of a rank without a gradient.
 
@@ -313,7 +317,8 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
     /// This rank's part is the average over all ranks, yet to be multiplied by `factor`.
     bool is_averaged = false;
     float factor = 1;
-    double squares = 0;  ///< of that part, when it was averaged
+    double squares = 0;      ///< of that part, when it was averaged
+    std::uint64_t made = 0;  ///< hash of how the averages were scaled and clamped since
     /// .grad is a sum that all ranks have; `gradient` is it while ranks hand over and step.
     bool is_sum = false;
   };
@@ -322,9 +327,11 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   std::vector<std::array<at::Tensor, CopyLayout::kStates>> states_;
 
   // What ranks write about steps. Norms and averages have step numbers too. A rank hands over
-  // whether its program has changed anything, a digest of what must be equal, the places of its
-  // gradients, and the digests of the changes.
-  static constexpr std::size_t kHeaderWords = 2;
+  // whether its program has changed anything, a digest of what must be equal, one of what was made
+  // of averages, the places of its gradients, and the digests of the changes.
+  static constexpr std::size_t kCallWord = 1;
+  static constexpr std::size_t kMadeWord = 2;
+  static constexpr std::size_t kHeaderWords = 3;
   std::unique_ptr<StepLog> log_;
   std::uint64_t step_ = 0;
   std::uint64_t deciding_ = 0;  ///< The step on which is decided; 0: none is under way.

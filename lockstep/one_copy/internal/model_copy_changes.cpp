@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include <ATen/ops/empty_like.h>
 #include <xxhash.h>
 
 #include "lockstep/base/error.h"
@@ -45,12 +46,19 @@ std::vector<ModelCopy::Item> ModelCopy::items() const {
   return items;
 }
 
-// The program may have given a parameter other memory (set_data).
+bool ModelCopy::lies_in_copy(std::size_t index) const {
+  const at::Tensor& parameter = parameters_[index];
+  const at::Tensor& view = views_[index];
+  return parameter.const_data_ptr() == view.const_data_ptr() && parameter.sizes() == view.sizes() &&
+         parameter.strides() == view.strides();
+}
+
+// The program may have given a parameter other memory, or other strides (set_data).
 void ModelCopy::bring_back_parameters() {
   for (std::size_t index = 0; index < parameters_.size(); ++index) {
     at::Tensor& parameter = parameters_[index];
     const at::Tensor& view = views_[index];
-    if (parameter.const_data_ptr() == view.const_data_ptr()) continue;
+    if (lies_in_copy(index)) continue;
     if (parameter.sizes() != view.sizes() || parameter.scalar_type() != view.scalar_type() ||
         parameter.device() != view.device()) {
       throw UsageError(concat("step of ", name_, " on rank ", group_.rank(), ": parameter '",
@@ -58,7 +66,8 @@ void ModelCopy::bring_back_parameters() {
                               "' was changed in shape, dtype or device after the module was "
                               "wrapped; change it first, then wrap the module"));
     }
-    view.copy_(parameter.detach());
+    // Copied first: it may be other strides over the copy itself.
+    view.copy_(parameter.detach().clone());
     parameter.set_data(view);
   }
 }
@@ -83,13 +92,17 @@ std::vector<std::uint64_t> ModelCopy::hashes_of_changes() const {
     const at::Tensor& parameter = parameters_[index];
     const std::uint64_t begin = layout_.parameter(index);
     const std::uint64_t bytes = views_[index].nbytes();
-    const void* const data = parameter.const_data_ptr();
-    const bool is_moved = data != views_[index].const_data_ptr();  // By set_data.
-    if (bytes == 0 || (!is_moved && !overlap(pages, begin, begin + bytes))) continue;
-    if (!parameter.is_cpu() || parameter.nbytes() != bytes) {
+    if (bytes == 0 || (lies_in_copy(index) && !overlap(pages, begin, begin + bytes))) continue;
+    if (!parameter.is_cpu() || parameter.sizes() != views_[index].sizes() ||
+        parameter.nbytes() != bytes) {
       hashes[index] = 1;  // The next step refuses it.
-    } else if (std::memcmp(data, shared(begin), bytes) != 0) {
-      hashes[index] = XXH64(data, bytes, 0) | 1;
+      continue;
+    }
+    const bool is_in_order = parameter.strides() == views_[index].strides();
+    const at::Tensor values =
+        is_in_order ? parameter.detach() : at::empty_like(views_[index]).copy_(parameter.detach());
+    if (std::memcmp(values.const_data_ptr(), shared(begin), bytes) != 0) {
+      hashes[index] = XXH64(values.const_data_ptr(), bytes, 0) | 1;
     }
   }
   return hashes;

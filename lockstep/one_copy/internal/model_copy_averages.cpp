@@ -1,0 +1,174 @@
+// Averages of the gradients over all ranks.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <xxhash.h>
+
+#include "lockstep/base/internal/check.h"
+#include "lockstep/comm/internal/native_collectives.h"
+#include "lockstep/comm/kernels/reduce_kernel.h"
+#include "lockstep/one_copy/internal/model_copy.h"
+
+namespace lockstep::inline internal {
+namespace {
+
+// Fewer elements are not worth another thread.
+constexpr std::int64_t kGrainElements = std::int64_t{1} << 15;
+
+}  // namespace
+
+std::vector<at::Tensor> ModelCopy::averaged_gradients() {
+  const c10::NoGradGuard no_grad;
+  std::vector<std::size_t> all(parameters_.size());
+  for (std::size_t index = 0; index < all.size(); ++index) all[index] = index;
+  check_gradients_are_held("average of ", all);
+  gather_places(all);
+  std::vector<at::Tensor> averages(parameters_.size());
+  for (const std::size_t index : all) {
+    if (!is_reached(index)) continue;
+    const at::Tensor& model = views_[index];
+    averages[index] = at::empty_strided(model.sizes(), model.strides(), model.options());
+    auto* const target = static_cast<std::byte*>(averages[index].mutable_data_ptr());
+    const std::int64_t chunk = kChunkBytes / element_bytes_of(index);
+    for (std::int64_t begin = 0; begin < model.numel(); begin += chunk) {
+      average(index, begin, std::min(chunk, model.numel() - begin),
+              target + begin * element_bytes_of(index));
+    }
+  }
+  forget_sources();
+  // Nobody gives a gradient up before all have read it.
+  meet("average of ");
+  return averages;
+}
+
+void ModelCopy::average(std::size_t index, std::int64_t begin, std::int64_t elements,
+                        std::byte* target) const {
+  if (has_sum(index)) {
+    copy_sum(index, begin, elements, target);
+  } else if (held_[index].is_averaged) {
+    copy_averages(index, begin, elements, target);
+  } else {
+    average_sources(index, begin, elements, target);
+  }
+}
+
+void ModelCopy::average_sources(std::size_t index, std::int64_t begin, std::int64_t elements,
+                                std::byte* target) const {
+  const Element element = elements_[index];
+  // In the order of an all-reduce, so that the bits are the same.
+  const double factor = 1.0 / group_.world_size() * held_[index].weight;
+  const Reduction reduction{.element = element, .op = ReduceOp::kAvg, .factor = factor};
+  const std::int64_t bytes = element_bytes_of(index);
+  at::parallel_for(0, elements, kGrainElements, [&](std::int64_t first, std::int64_t last) {
+    std::array<const std::byte*, StepLog::kMostRanks> sources;
+    std::ranges::transform(sources_[index], sources.begin(), [&](const std::byte* source) {
+      return source == nullptr ? zeros_.get() : source + (begin + first) * bytes;
+    });
+    std::byte* const to = target + first * bytes;
+    reduce(reduction, std::span(sources).first(sources_[index].size()), std::span(&to, 1),
+           static_cast<std::size_t>(last - first));
+  });
+}
+
+// Each rank has averaged its part where its own gradient lies.
+void ModelCopy::copy_averages(std::size_t index, std::int64_t begin, std::int64_t elements,
+                              std::byte* target) const {
+  const std::int64_t bytes = element_bytes_of(index);
+  for (int rank = 0; rank < group_.world_size(); ++rank) {
+    const Part of_rank = layout_.part(index, rank);
+    const std::int64_t first = std::max(begin, of_rank.begin);
+    const std::int64_t last = std::min(begin + elements, of_rank.end);
+    if (first >= last) continue;
+    std::memcpy(target + (first - begin) * bytes,
+                sources_[index][static_cast<std::size_t>(rank)] + first * bytes,
+                static_cast<std::size_t>((last - first) * bytes));
+  }
+  const float factor = held_[index].factor;
+  if (factor == 1) return;
+  at::from_blob(target, {elements}, at::TensorOptions(views_[index].scalar_type()))
+      .mul_(at::scalar_tensor(factor));
+}
+
+ModelCopy::Squares ModelCopy::average_in_place(const std::vector<std::size_t>& indices) {
+  const c10::NoGradGuard no_grad;
+  check_gradients_are_held("norm of ", indices);
+  gather_places(indices);
+  const at::Tensor squares = at::zeros({2}, at::kDouble);
+  auto* const sums = squares.mutable_data_ptr<double>();
+  for (const std::size_t index : indices) {
+    if (!is_reached(index)) continue;
+    const Squares of_part = average_part(index);
+    sums[0] += of_part.current;
+    sums[1] += of_part.of_backward;
+  }
+  forget_sources();
+  all_reduce_into(group_, squares, squares, {}, {.name = "norm of " + name_});
+  return {.current = sums[0], .of_backward = sums[1]};
+}
+
+ModelCopy::Squares ModelCopy::average_part(std::size_t index) {
+  LOCKSTEP_ASSERT(!has_sum(index));
+  // A rank without a gradient has one from now on, as after an all-reduce.
+  if (!holds_gradient(index)) {
+    const at::Tensor& view = views_[index];
+    hold_gradient(index,
+                  allocate_gradient(view.numel(), view.scalar_type())
+                      .as_strided(view.sizes(), view.strides()),
+                  held_[index].weight);
+  }
+  Held& held = held_[index];
+  auto* const gradient = static_cast<std::byte*>(held.gradient.mutable_data_ptr());
+  const Element element = elements_[index];
+  const std::int64_t bytes = element_bytes_of(index);
+  const std::int64_t chunk = kChunkBytes / bytes;
+  const Part own_part = part(index);
+  double squares = 0;
+  for (std::int64_t begin = own_part.begin; begin < own_part.end; begin += chunk) {
+    const std::int64_t elements = std::min(chunk, own_part.end - begin);
+    std::byte* const target = gradient + begin * bytes;
+    if (!held.is_averaged) average_sources(index, begin, elements, target);
+    squares += sum_of_squares(element, target, static_cast<std::size_t>(elements));
+  }
+  if (!held.is_averaged) held.squares = squares;
+  held.is_averaged = true;
+  return {.current = squares * held.factor * held.factor, .of_backward = held.squares};
+}
+
+void ModelCopy::scale_averages(const std::vector<std::size_t>& indices, float factor) {
+  for (const std::size_t index : indices) {
+    Held& held = held_[index];
+    if (!holds_gradient(index) || !held.is_averaged) continue;
+    held.factor *= factor;
+    held.made = XXH64(&factor, sizeof factor, held.made);
+  }
+}
+
+void ModelCopy::clamp_averages(const std::vector<std::size_t>& indices, double most) {
+  const c10::NoGradGuard no_grad;
+  for (const std::size_t index : indices) {
+    if (!holds_gradient(index) || !held_[index].is_averaged) continue;
+    averaged_part(index).clamp_(-most, most);
+    held_[index].made = XXH64(&most, sizeof most, held_[index].made);
+  }
+}
+
+at::Tensor ModelCopy::averaged_part(std::size_t index) {
+  Held& held = held_[index];
+  LOCKSTEP_ASSERT(held.is_averaged);
+  const Part own_part = part(index);
+  auto* const first = static_cast<std::byte*>(held.gradient.mutable_data_ptr());
+  at::Tensor own = at::from_blob(first + own_part.begin * element_bytes_of(index),
+                                 {own_part.size()}, at::TensorOptions(views_[index].scalar_type()));
+  if (held.factor != 1) own.mul_(at::scalar_tensor(held.factor));
+  held.factor = 1;
+  return own;
+}
+
+}  // namespace lockstep::inline internal
