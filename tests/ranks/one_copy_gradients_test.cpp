@@ -72,7 +72,7 @@ TEST_F(OneCopy, GradCannotBeTakenForAnAverage) {
   EXPECT_SAYS(error, "call step() of an optimizer of Lockstep");
 }
 
-TEST_F(OneCopy, GradIsNotComputedWithInVain) {
+TEST_F(OneCopy, GradRefusesWhatWouldChangeNothing) {
   NEEDS_SHARED_MEMORY();
   const std::function<void(at::Tensor&)> refused[] = {
       [](at::Tensor& gradient) { gradient.mul_(0.5); },

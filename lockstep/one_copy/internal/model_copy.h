@@ -39,9 +39,9 @@ namespace lockstep::inline internal {
 /// The next step publishes such a change, which all ranks must have made equally.
 ///
 /// While a gradient is held, .grad is a tensor of bool on the device `meta`, which has no elements:
-/// code that does not know of the one copy fails instead of using one rank's gradient. That of the
-/// parameter's dtype would let it compute in place, in vain. Dropping or zeroing it discards the
-/// gradient.
+/// code that does not know of the one copy fails instead of using one rank's gradient (of the
+/// parameter's dtype it would accept in-place operations, which change nothing). Dropping or zeroing
+/// it discards the gradient.
 ///
 /// Threads: one at a time.
 /// Lifetime: the parameters keep their memory when it is destroyed.
