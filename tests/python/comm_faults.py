@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 from cases import some
@@ -43,8 +44,12 @@ class CommFaults(unittest.TestCase):
         port = free_port()
         return [self.rank(r, world_size, mode, port, **environment) for r in range(world_size)]
 
+    def need_failpoints(self):
+        if b"LOCKSTEP_FAILPOINT" not in pathlib.Path(WORKER).read_bytes():
+            self.skipTest("no failpoints in this build (LOCKSTEP_FAILPOINTS)")
+
     def expect_failure(self, rank, *words, code=1):
-        status, errors = rank.finish()
+        status, errors = rank.finish("\n")
         self.assertEqual(status, code, errors)
         for word in words:
             self.assertIn(word, errors)
@@ -106,9 +111,64 @@ class CommFaults(unittest.TestCase):
         # Who is not the first to give up may see that the first has left.
         self.harm_polling_jobs(signal.SIGSTOP, ("TimeoutError", "PeerLost"), LOCKSTEP_TIMEOUT_S=1)
 
+    # Sums over logical shards, for which the ranks of two machines have groups of their own.
+
+    def sum_shards(self, mode, machines, **environment):
+        port = free_port()
+        return [self.rank(r, len(machines), mode, port, LOCKSTEP_BACKEND="hierarchical",
+                          LOCKSTEP_MEMORY_DOMAIN=machine, **environment) for r, machine in enumerate(machines)]
+
+    def harm_sums_of_shards(self, machines, victim, harm, error, **environment):
+        """The ranks that each other rank names; each fails before one has ended."""
+        ranks = self.sum_shards("shards", machines, **environment)
+        for rank in ranks:
+            rank.wait_for_line("running")
+        ranks[victim].process.send_signal(harm)
+        others = [r for r in range(len(ranks)) if r != victim]
+        for r in others:
+            ranks[r].wait_for_line("failed")
+        return [ranks[r].expect_error(error, text_in="\n", group="default", own_rank=r).get("ranks") for r in others]
+
+    def test_all_machines_name_the_rank_that_is_killed_in_a_sum_of_shards(self):
+        for machines, victim in some((("0011", 3), ("001", 2), ("0011", 1), ("001", 1), ("0011", 2)), 2):
+            with self.subTest(machines=machines, victim=victim):
+                named = self.harm_sums_of_shards(machines, victim, signal.SIGKILL, "PeerLost")
+                self.assertEqual(named, [[victim]] * (len(machines) - 1))
+
+    def test_no_machine_names_another_rank_than_the_killed_one_that_served_the_store(self):
+        for ranks in self.harm_sums_of_shards("0011", 0, signal.SIGKILL, "PeerLost"):
+            self.assertIn(ranks, ([0], None))
+
+    def test_all_machines_name_the_rank_that_is_stopped_in_a_sum_of_shards(self):
+        named = self.harm_sums_of_shards("0011", 3, signal.SIGSTOP, "TimeoutError", LOCKSTEP_TIMEOUT_S=1)
+        self.assertEqual(named, [[3]] * 3)
+
+    def test_a_slow_exchange_between_machines_is_no_timeout_of_a_rank_without_a_share(self):
+        self.need_failpoints()
+        stops = range(6, 18, 2)
+        ranks = self.sum_shards("large_shards", "001", LOCKSTEP_TIMEOUT_S=2,
+                                LOCKSTEP_FAILPOINT=",".join(f"collective.started:{n}:stop:2" for n in stops))
+        for rank in ranks:
+            rank.wait_for_line("running")
+        for _ in stops:
+            ended = os.waitid(os.P_PID, ranks[2].pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            self.assertEqual(ended.si_code, os.CLD_STOPPED)
+            # Rank 1 waits for all of them, longer than three timeouts; nobody for one of them as long as a timeout.
+            time.sleep(1.25)
+            ranks[2].process.send_signal(signal.SIGCONT)
+        for rank in ranks:
+            code, errors = rank.finish()
+            self.assertEqual(code, 0, errors)
+
+    def test_a_machine_that_cannot_share_memory_is_named_on_all(self):
+        ranks = self.sum_shards("shards_without_memory", "0011")
+        for rank in ranks:
+            rank.wait_for_line("failed")
+        for rank in ranks:
+            self.expect_failure(rank, "rank 2 on ", "cannot share memory", "File too large")
+
     def test_a_rank_0_that_is_stopped_while_ranks_meet_is_a_timeout(self):
-        if b"LOCKSTEP_FAILPOINT" not in pathlib.Path(WORKER).read_bytes():
-            self.skipTest("no failpoints in this build (LOCKSTEP_FAILPOINTS)")
+        self.need_failpoints()
         for point, backend in some(itertools.product(("meet.store", "meet.joined"), ("shm", "gloo")), 3):
             with self.subTest(point=point, backend=backend):
                 ranks = self.job(2, "collectives", LOCKSTEP_FAILPOINT=f"{point}:1:stop:0",

@@ -1,7 +1,8 @@
 // A rank for the fault tests (tests/python/comm_faults.py): joins as its environment and arguments
 // say, tells on stdout how far it is, and goes on until something ends it.
-//   fault_worker join|reinit|collectives|polled_collectives|polled_messages|train|pending|crash
-//     [init_method rank world_size [store]]
+//   fault_worker
+//   join|reinit|collectives|polled_collectives|polled_messages|train|shards|large_shards
+//     |shards_without_memory|pending|crash [init_method rank world_size [store]]
 #include <csignal>
 #include <cstdio>
 #include <string>
@@ -9,13 +10,16 @@
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <sys/resource.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init_process_group.h"
+#include "lockstep/data/internal/shard_plan.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/ddp/exchange/shard_sum.h"
 #include "lockstep/program/run_main.h"
 
 namespace {
@@ -83,6 +87,47 @@ void poll(const lockstep::Work& work) {
   }
 }
 
+void sum_over_shards(lockstep::ShardSum& sum, const lockstep::ProcessGroup& group) {
+  const auto own = lockstep::shards_of_rank(group.world_size(), group.world_size(), group.rank());
+  sum.next_value().front().fill_(1);
+  sum.push(own.begin);
+  sum.finish();
+}
+
+// With an error it stays: the others must learn of it before it ends.
+[[noreturn]] void sum_over_shards_for_ever(const lockstep::ProcessGroup& group) {
+  try {
+    lockstep::ShardSum sum(group, group.world_size(), {{at::kFloat, 1 << 16}});
+    for (bool first = true;; first = false) {
+      sum_over_shards(sum, group);
+      if (first) say("running");
+    }
+  } catch (const lockstep::Error&) {
+    say("failed");
+    std::getchar();
+    throw;
+  }
+}
+
+// In many messages between machines.
+int sum_large_values(const lockstep::ProcessGroup& group) {
+  lockstep::ShardSum sum(group, group.world_size(), {{at::kFloat, 10 << 20}});
+  say("running");
+  sum_over_shards(sum, group);
+  return 0;
+}
+
+// Rank 2, the first of its machine, cannot make a file in memory.
+[[noreturn]] void sum_without_memory(const lockstep::ProcessGroup& group) {
+  group.barrier();
+  if (group.rank() == 2) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit none{.rlim_cur = 4096, .rlim_max = 4096};
+    setrlimit(RLIMIT_FSIZE, &none);
+  }
+  sum_over_shards_for_ever(group);
+}
+
 // Ends with collectives under way that a stopped peer will never join.
 int leave_work_pending(const lockstep::ProcessGroup& group) {
   group.barrier();
@@ -112,6 +157,9 @@ int run(const std::vector<std::string>& arguments) {
   if (mode == "polled_collectives") poll_collectives_for_ever(group);
   if (mode == "polled_messages") poll_messages_for_ever(group);
   if (mode == "train") train_for_ever(group);
+  if (mode == "shards") sum_over_shards_for_ever(group);
+  if (mode == "large_shards") return sum_large_values(group);
+  if (mode == "shards_without_memory") sum_without_memory(group);
   if (mode == "crash") return crash_in_collective(group);
   if (mode == "pending") return leave_work_pending(std::move(group));
   group.barrier();

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
@@ -22,7 +23,15 @@ namespace lockstep::inline internal {
 class BackendUnavailable : public Error {
  public:
   using Error::Error;
+  /// what() is `prefix + reason`.
+  BackendUnavailable(const std::string& prefix, std::string reason)
+      : Error(prefix + reason), reason_(std::move(reason)) {}
   const char* name() const noexcept override { return "BackendUnavailable"; }
+  /// Without group and rank, if it is known apart.
+  std::string reason() const { return reason_.empty() ? what() : reason_; }
+
+ private:
+  std::string reason_;
 };
 
 /// Inputs of make_backend().

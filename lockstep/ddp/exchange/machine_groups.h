@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <vector>
 
+#include "lockstep/comm/backends/hierarchical/failure_note.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep::inline internal {
@@ -22,11 +24,16 @@ struct MachineGroups {
   /// rank has no share.
   ProcessGroup partners = {};
 
-  bool has_share() const { return local_index < shares; }
+  /// Whether `local` and `partners` were created for this; else they are the group itself.
+  bool are_new = false;
+  /// Where ranks find why `local` and `partners` have ended. Null if the launcher tells them
+  /// (InitOptions::while_waiting), and unless are_new.
+  std::shared_ptr<hierarchical::FailureNote> note = {};
 };
 
 /// Collective; over several machines it creates groups.
-/// Errors: as ProcessGroup::new_group.
+/// Errors: BackendUnavailable on all ranks if the ranks of a machine cannot share memory; else as
+/// ProcessGroup::new_group.
 MachineGroups machine_groups(const ProcessGroup& group);
 
 }  // namespace lockstep::inline internal

@@ -10,6 +10,7 @@
 #include "lockstep/comm/internal/element_of.h"
 #include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/comm/internal/native_collectives.h"
+#include "lockstep/ddp/exchange/machine_failure.h"
 
 namespace lockstep::inline internal {
 namespace {
@@ -18,6 +19,9 @@ namespace {
 constexpr std::int64_t kShareIsMultipleOf = 16;
 // Elements that are sent at once, so that the messages' memory stays small beside the values.
 constexpr std::int64_t kChunk = std::int64_t{1} << 20U;
+// A rank waits at a barrier for two messages of another one, and for what that one finds out when
+// they are late.
+constexpr int kTimeoutsOfBarrier = 3;
 
 std::int64_t divide_up(std::int64_t value, std::int64_t divisor) {
   return (value + divisor - 1) / divisor;
@@ -117,7 +121,7 @@ const std::vector<at::Tensor>& ShardSum::finish() {
   } catch (...) {
     // It is the first partial sum as well, which clear() takes back.
     if (!sums_.empty()) results_ = empty_value();
-    throw;
+    rethrow_as_failure_of(group_, machines_);
   }
   if (!sums_.empty()) sums_.erase(sums_.begin());
   clear();
@@ -126,10 +130,18 @@ const std::vector<at::Tensor>& ShardSum::finish() {
 
 void ShardSum::exchange_all() {
   const auto of_ranks = places_of_ranks();
+  elements_since_barrier_ = 0;
   for (std::size_t i = 0; i < layout_.size(); ++i) {
-    if (machines_.has_share() && layout_[i].second > 0) exchange(i, of_ranks);
+    if (layout_[i].second > 0) exchange(i, of_ranks);
   }
-  if (machines_.local) machines_.local.barrier({.name = "sum over shards"});
+  meet_machine();
+}
+
+void ShardSum::meet_machine() {
+  if (!machines_.local) return;
+  machines_.local.barrier(
+      {.timeout = kTimeoutsOfBarrier * machines_.local.timeout(), .name = "sum over shards"});
+  elements_since_barrier_ = 0;
 }
 
 // By tensor.
@@ -200,53 +212,75 @@ void ShardSum::exchange(std::size_t index, const std::vector<std::vector<Places>
     for (std::byte* const sum : of_rank[index].sums) inputs.push_back(sum + offset);
     targets.push_back(of_rank[index].target + offset);
   }
-  if (machines_.partners) return exchange_between(index, begin, end, inputs, targets);
+  if (machines_.ranks.size() > 1) {
+    return exchange_between(dtype, {.begin = begin, .end = end, .largest = share}, inputs, targets);
+  }
   within_.run(element_of(dtype).value(), inputs, {targets}, static_cast<std::size_t>(end - begin));
 }
 
-// Chunk by chunk, of which each machine sums a part.
-void ShardSum::exchange_between(std::size_t index, std::int64_t begin, std::int64_t end,
+// Chunk by chunk, of which each machine sums a part. The ranks of a machine keep in step, as some
+// have no share or a shorter one: so nobody waits for more than a chunk at once.
+void ShardSum::exchange_between(at::ScalarType dtype, const Share& share,
                                 const std::vector<const std::byte*>& inputs,
                                 const std::vector<std::byte*>& targets) {
-  const auto& [dtype, numel] = layout_[index];
-  const Element element = element_of(dtype).value();
-  const auto bytes_of = [size = c10::elementSize(dtype)](std::int64_t elements) {
-    return static_cast<std::size_t>(elements) * size;
-  };
-  const std::int64_t machines = machines_.partners.world_size();
-  const std::int64_t part = divide_up(std::min(end - begin, kChunk), machines);
-  const std::int64_t message = part * plan_.most_results;  // to one machine
-  const at::Tensor sent = at::zeros({machines * message}, dtype);
-  const at::Tensor received = at::empty({machines * message}, dtype);
-  const at::Tensor sum = at::zeros({part}, dtype);
-  const at::Tensor all = at::empty({machines * part}, dtype);
-  std::vector<const std::byte*> results;  // of all machines
-  for (const auto& [machine, number] : plan_.order) {
-    results.push_back(data_of(received) + bytes_of(machine * message + number * part));
+  const auto machines = static_cast<std::int64_t>(machines_.ranks.size());
+  const std::int64_t part = divide_up(std::min(share.largest, kChunk), machines);
+  std::optional<Messages> messages;
+  if (share.size() > 0) messages.emplace(plan_, machines, part, dtype);
+  for (std::int64_t from = 0; from < share.largest; from += machines * part) {
+    if (from < share.size()) exchange_chunk(*messages, from, share.size() - from, inputs, targets);
+    elements_since_barrier_ += machines * part;
+    if (elements_since_barrier_ >= kChunk) meet_machine();
   }
-  for (std::int64_t from = 0; from < end - begin; from += machines * part) {
-    const auto size_of = [&, left = end - begin - from](std::int64_t machine) {
-      return std::clamp<std::int64_t>(left - machine * part, 0, part);
-    };
-    for (std::int64_t machine = 0; machine < machines; ++machine) {
-      std::vector<const std::byte*> here;
-      for (const std::byte* const input : inputs) {
-        here.push_back(input + bytes_of(from + machine * part));
-      }
-      std::vector<std::vector<std::byte*>> messages;
-      for (std::size_t i = 0; i < within_.plan().results.size(); ++i) {
-        messages.push_back(
-            {data_of(sent) + bytes_of(machine * message + static_cast<std::int64_t>(i) * part)});
-      }
-      within_.run(element, here, messages, static_cast<std::size_t>(size_of(machine)));
+}
+
+ShardSum::Messages::Messages(const ShardExchangePlan& plan, std::int64_t machines,
+                             std::int64_t part_size, at::ScalarType dtype)
+    : part(part_size),
+      size(part_size * plan.most_results),
+      sent(at::zeros({machines * size}, dtype)),
+      received(at::empty({machines * size}, dtype)),
+      sum(at::zeros({part}, dtype)),
+      all(at::empty({machines * part}, dtype)) {
+  for (const auto& [machine, number] : plan.order) {
+    results.push_back(data_of(received) + bytes_of(machine * size + number * part));
+  }
+}
+
+std::size_t ShardSum::Messages::bytes_of(std::int64_t elements) const {
+  return static_cast<std::size_t>(elements) * all.element_size();
+}
+
+// `from`: in the share; `left`: elements from there to its end.
+void ShardSum::exchange_chunk(const Messages& messages, std::int64_t from, std::int64_t left,
+                              const std::vector<const std::byte*>& inputs,
+                              const std::vector<std::byte*>& targets) {
+  const std::int64_t machines = machines_.partners.world_size();
+  const std::int64_t part = messages.part;
+  const Element element = element_of(messages.all.scalar_type()).value();
+  for (std::int64_t machine = 0; machine < machines; ++machine) {
+    std::vector<const std::byte*> here;
+    for (const std::byte* const input : inputs) {
+      here.push_back(input + messages.bytes_of(from + machine * part));
     }
-    all_to_all_uncompared(machines_.partners, received, sent, {.name = "sums of shards"}).wait();
-    between_.run(element, results, {{data_of(sum)}}, static_cast<std::size_t>(part));
-    all_gather_uncompared(machines_.partners, all, sum, {.name = "sum over shards"}).wait();
-    for (std::byte* const target : targets) {
-      std::memcpy(target + bytes_of(from), data_of(all),
-                  bytes_of(std::min(machines * part, end - begin - from)));
+    std::vector<std::vector<std::byte*>> sums;
+    for (std::size_t i = 0; i < within_.plan().results.size(); ++i) {
+      const std::int64_t at = machine * messages.size + static_cast<std::int64_t>(i) * part;
+      sums.push_back({data_of(messages.sent) + messages.bytes_of(at)});
     }
+    const std::int64_t size = std::clamp<std::int64_t>(left - machine * part, 0, part);
+    within_.run(element, here, sums, static_cast<std::size_t>(size));
+  }
+  all_to_all_uncompared(machines_.partners, messages.received, messages.sent,
+                        {.name = "sums of shards"})
+      .wait();
+  between_.run(element, messages.results, {{data_of(messages.sum)}},
+               static_cast<std::size_t>(part));
+  all_gather_uncompared(machines_.partners, messages.all, messages.sum, {.name = "sum over shards"})
+      .wait();
+  for (std::byte* const target : targets) {
+    std::memcpy(target + messages.bytes_of(from), data_of(messages.all),
+                messages.bytes_of(std::min(machines * part, left)));
   }
 }
 

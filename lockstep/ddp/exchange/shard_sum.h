@@ -29,7 +29,8 @@ namespace lockstep::inline internal {
 /// (ShardExchangePlan).
 /// Threads: one at a time.
 /// Lifetime: keeps the group alive. The result of finish() is valid until the next finish().
-/// Errors: from the constructor and finish() as Work::wait; after the latter, clear() it.
+/// Errors: from the constructor as machine_groups; from finish() as Work::wait, over several
+/// machines the same on all ranks (rethrow_as_failure_of): clear() it then.
 class ShardSum {
  public:
   using Layout = std::vector<std::pair<at::ScalarType, std::int64_t>>;
@@ -67,6 +68,27 @@ class ShardSum {
     std::vector<std::byte*> sums;
     std::byte* target = nullptr;
   };
+  // This rank's share of a flat tensor, in elements, and the size of the machine's largest one.
+  struct Share {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+    std::int64_t largest = 0;
+    std::int64_t size() const { return end - begin; }
+  };
+  // What is exchanged between machines at once: of each machine a part.
+  struct Messages {
+    Messages(const ShardExchangePlan& plan, std::int64_t machines, std::int64_t part_size,
+             at::ScalarType dtype);
+    std::size_t bytes_of(std::int64_t elements) const;
+
+    std::int64_t part;  // elements
+    std::int64_t size;  // of a message to one machine: its part of each result
+    at::Tensor sent;
+    at::Tensor received;
+    std::vector<const std::byte*> results = {};  // of all machines, in `received`
+    at::Tensor sum;
+    at::Tensor all;
+  };
   Value empty_value() const;
   void fill(Value& value);
   void recycle(const Value& value);
@@ -74,9 +96,13 @@ class ShardSum {
   std::vector<Places> own_places() const;
   void exchange_all();
   void exchange(std::size_t index, const std::vector<std::vector<Places>>& of_ranks);
-  void exchange_between(std::size_t index, std::int64_t begin, std::int64_t end,
+  void exchange_between(at::ScalarType dtype, const Share& share,
                         const std::vector<const std::byte*>& inputs,
                         const std::vector<std::byte*>& targets);
+  void exchange_chunk(const Messages& messages, std::int64_t from, std::int64_t left,
+                      const std::vector<const std::byte*>& inputs,
+                      const std::vector<std::byte*>& targets);
+  void meet_machine();
 
   ProcessGroup group_;
   MachineGroups machines_;
@@ -91,6 +117,7 @@ class ShardSum {
   std::optional<Value> next_;
   std::vector<std::vector<at::Tensor>> spare_;  // by index
   Value results_;
+  std::int64_t elements_since_barrier_ = 0;
 };
 
 }  // namespace lockstep::inline internal

@@ -11,6 +11,7 @@
 
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/deadline.h"
+#include "lockstep/comm/internal/store_wait.h"
 
 namespace lockstep::hierarchical {
 namespace {
@@ -52,7 +53,9 @@ std::string note_of_first(c10d::Store& store, const std::string& own, bool saw_i
 
 }  // namespace
 
-UnnamedCommError FailureNote::agree(const UnnamedCommError& error, bool saw_it_itself) {
+std::optional<UnnamedCommError> FailureNote::agree(const UnnamedCommError& error,
+                                                   bool saw_it_itself) {
+  const QuietC10d quiet;  // Of a store that is gone.
   // A thread of its own, as nothing else bounds how long a store takes to answer.
   std::packaged_task<std::string()> ask([store = store_, own = note_of(error), saw_it_itself] {
     return note_of_first(*store, own, saw_it_itself);
@@ -60,11 +63,11 @@ UnnamedCommError FailureNote::agree(const UnnamedCommError& error, bool saw_it_i
   auto answer = ask.get_future();
   std::thread(std::move(ask)).detach();
   try {
-    if (answer.wait_for(kWaitForStore) != std::future_status::ready) return error;
+    if (answer.wait_for(kWaitForStore) != std::future_status::ready) return std::nullopt;
     const std::string note = answer.get();
     return note.empty() ? error : error_of(note);
   } catch (const std::exception&) {
-    return error;
+    return std::nullopt;
   }
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -10,14 +12,15 @@ namespace lockstep::hierarchical {
 /// Why a group failed, in the group's store. Ranks whose connections broke only because another
 /// rank gave up read there which rank failed first.
 /// Threads: one at a time.
-/// Errors: none; a rank that cannot reach the store uses what it knows itself.
+/// Errors: none.
 class FailureNote {
  public:
   explicit FailureNote(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
 
   /// Returns the error that the first rank noted, possibly this one. `saw_it_itself`: this rank saw
-  /// the failure itself; else it waits briefly for the note of a rank that did.
-  UnnamedCommError agree(const UnnamedCommError& error, bool saw_it_itself);
+  /// the failure itself; else it waits briefly for the note of a rank that did. Empty if it cannot
+  /// reach the store.
+  std::optional<UnnamedCommError> agree(const UnnamedCommError& error, bool saw_it_itself);
 
  private:
   const c10::intrusive_ptr<c10d::Store> store_;

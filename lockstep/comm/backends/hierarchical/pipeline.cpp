@@ -339,7 +339,7 @@ void Pipeline::sleep(const Blocker& blocker, std::uint64_t seen) {
 
 void Pipeline::fail(const UnnamedCommError& error, bool saw_it_itself,
                     const std::exception_ptr& own_error) {
-  failure_ = connections_.note.agree(error, saw_it_itself);
+  failure_ = connections_.note.agree(error, saw_it_itself).value_or(error);
   for (Piece& piece : pieces_) {
     piece.task->ended = true;
     piece.task->error = own_error ? own_error : std::make_exception_ptr(*failure_);

@@ -127,8 +127,9 @@ void agree(c10d::Store& store, int rank, int ranks, const std::string& outcome,
     const std::string theirs = store.get_to_str(keys[static_cast<std::size_t>(peer)]);
     if (theirs != "ok") {
       stay_until_all_have_heard(store, rank, ranks, deadline);
-      throw BackendUnavailable(concat("group '", group_name, "' cannot share memory: rank ",
-                                      number_of(peer), ": ", theirs));
+      throw BackendUnavailable(
+          concat("group '", group_name, "' cannot share memory: rank ", number_of(peer), ": "),
+          theirs);
     }
   }
 }
