@@ -19,11 +19,11 @@ torch::nn::Sequential make_shortcut(std::int64_t in, std::int64_t out, std::int6
                                torch::nn::BatchNorm2d(out));
 }
 
-torch::nn::Sequential make_stages() {
+torch::nn::Sequential make_stages(std::int64_t width) {
   torch::nn::Sequential stages;
-  std::int64_t in = 64;
-  for (const std::int64_t channels : {64, 128, 256, 512}) {
-    const std::int64_t stride = channels == 64 ? 1 : 2;
+  std::int64_t in = width;
+  for (const std::int64_t channels : {width, 2 * width, 4 * width, 8 * width}) {
+    const std::int64_t stride = channels == width ? 1 : 2;
     stages->push_back(BasicBlock(in, channels, stride));
     stages->push_back(BasicBlock(channels, channels, /*stride=*/1));
     in = channels;
@@ -51,15 +51,16 @@ at::Tensor BasicBlockImpl::forward(const at::Tensor& images) {
   return at::relu(features + (shortcut_->is_empty() ? images : shortcut_->forward(images)));
 }
 
-ResNet18Impl::ResNet18Impl(std::int64_t classes) : class_count_(classes) {
+ResNet18Impl::ResNet18Impl(std::int64_t classes, std::int64_t width)
+    : class_count_(classes), width_(width) {
   ResNet18Impl::reset();
 }
 
 void ResNet18Impl::reset() {
-  conv_ = register_module("conv", conv_without_bias(3, 64, 3, 1));
-  norm_ = register_module("norm", torch::nn::BatchNorm2d(64));
-  stages_ = register_module("stages", make_stages());
-  classes_ = register_module("classes", torch::nn::Linear(512, class_count_));
+  conv_ = register_module("conv", conv_without_bias(3, width_, 3, 1));
+  norm_ = register_module("norm", torch::nn::BatchNorm2d(width_));
+  stages_ = register_module("stages", make_stages(width_));
+  classes_ = register_module("classes", torch::nn::Linear(8 * width_, class_count_));
 }
 
 at::Tensor ResNet18Impl::forward(const at::Tensor& images) {

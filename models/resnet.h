@@ -35,15 +35,17 @@ TORCH_MODULE(BasicBlock);
 
 /// ResNet-18 for images of 32×32 pixels (CIFAR), [batch, 3, 32, 32]: as that for ImageNet, but for
 /// a first convolution of 3×3 with stride 1 and no first pooling. Gives logits. 11.2 million
-/// parameters in 62 tensors with 10 classes.
+/// parameters in 62 tensors with 10 classes. `width`: channels of the first stage; the last has
+/// eight times as many.
 class ResNet18Impl : public torch::nn::Cloneable<ResNet18Impl> {
  public:
-  explicit ResNet18Impl(std::int64_t classes = 10);
+  explicit ResNet18Impl(std::int64_t classes = 10, std::int64_t width = 64);
   void reset() override;
   at::Tensor forward(const at::Tensor& images);
 
  private:
   std::int64_t class_count_;
+  std::int64_t width_;
   torch::nn::Conv2d conv_ = nullptr;
   torch::nn::BatchNorm2d norm_ = nullptr;
   torch::nn::Sequential stages_ = nullptr;

@@ -31,7 +31,7 @@ from heard_job import HeardJob, PATIENCE_S  # noqa: E402
 from missing import Missing  # noqa: E402
 from network_namespaces import TwoMachines  # noqa: E402
 
-TASKS = {"digits": "digits", "mingpt_dropout": "minGPT with dropout", "resnet18_16x16": "ResNet-18 with BatchNorm"}
+TASKS = {"digits": "digits", "mingpt_dropout": "minGPT with dropout", "resnet18_narrow": "ResNet-18 with BatchNorm"}
 COST_STEPS = {"digits": 400, "mingpt": 30, "resnet18": 4}  # of a turn: half a second and more
 STEPS_PER_EPOCH = 7
 MOST_RANKS = 4  # of a job that is resized

@@ -111,9 +111,9 @@ Task next_token(const models::GptConfig& config, std::int64_t batch_size) {
           .with_adamw = true};
 }
 
-Task resnet18(std::int64_t image) {
-  return {.model = Sequential(models::ResNet18(/*classes=*/100)),
-          .batch_size = 32,
+Task resnet18(std::int64_t image, std::int64_t width = 64, std::int64_t batch_size = 32) {
+  return {.model = Sequential(models::ResNet18(/*classes=*/100, width)),
+          .batch_size = batch_size,
           .samples = classification_samples({3, image, image}),
           .loss = cross_entropy};
 }
@@ -192,9 +192,12 @@ Task make_task(const std::string& name) {
   if (name == "mlp100m") return wide_task(9865);
   if (name == "resnet18") return resnet18(/*image=*/32);
   if (name == "resnet18_16x16") return resnet18(/*image=*/16);
+  if (name == "resnet18_narrow") return resnet18(/*image=*/16, /*width=*/8, /*batch_size=*/16);
   if (name == "mingpt") return next_token(kMinGpt, /*batch_size=*/8);
   if (name == "mingpt_dropout") {
-    models::GptConfig config = kMinGpt;
+    models::GptConfig config = kMinGpt;  // of gpt-nano's sizes
+    config.n_layer = config.n_head = 3;
+    config.n_embd = 48;
     config.embd_pdrop = config.resid_pdrop = config.attn_pdrop = 0.1;
     return next_token(config, /*batch_size=*/8);
   }
@@ -205,9 +208,10 @@ Task make_task(const std::string& name) {
             .samples = zeros,
             .loss = mean_squared_error};
   }
-  throw UsageError(concat("there is no task '", name,
-                          "'; choose toy, linear, digits, mlp, mlp1m, mlp10m, mlp100m, resnet18, "
-                          "resnet18_16x16, mingpt, mingpt_dropout, gpt124m or written"));
+  throw UsageError(
+      concat("there is no task '", name,
+             "'; choose toy, linear, digits, mlp, mlp1m, mlp10m, mlp100m, resnet18, "
+             "resnet18_16x16, resnet18_narrow, mingpt, mingpt_dropout, gpt124m or written"));
 }
 
 }  // namespace lockstep::bench
