@@ -66,15 +66,11 @@ MachineGroups machine_groups(const ProcessGroup& group) {
   } else if (!group.shares_memory()) {
     for (int rank = 0; rank < world_size; ++rank) domains[static_cast<std::size_t>(rank)] = rank;
   }
-  MachineGroups groups;
-  for (int rank = 0; rank < world_size; ++rank) {
-    const auto own = hierarchical::machines_of(domains, rank);
-    if (own.local_index == 0) groups.ranks.push_back(own.local_ranks);
-    if (rank != group.rank()) continue;
-    groups.machine = static_cast<std::size_t>(own.machine);
-    groups.local_index = static_cast<std::size_t>(own.local_index);
-    groups.shares = static_cast<std::size_t>(own.shares);
-  }
+  const auto own = hierarchical::machines_of(domains, group.rank());
+  MachineGroups groups{.ranks = own.ranks,
+                       .machine = static_cast<std::size_t>(own.machine),
+                       .local_index = static_cast<std::size_t>(own.local_index),
+                       .shares = static_cast<std::size_t>(own.shares)};
   if (world_size == 1) return groups;
   if (!spans_machines) {
     (group.shares_memory() ? groups.local : groups.partners) = group;

@@ -28,8 +28,8 @@ c10::intrusive_ptr<ShmBackend> connect_machine(const BackendConfig& config,
   BackendConfig local = config;
   local.store = keys_of(config, concat("machine/", machines.machine, "/", part));
   local.rank = machines.local_index;
-  local.world_size = static_cast<int>(machines.local_ranks.size());
-  return connect_shm_backend(local, machines.local_ranks);
+  local.world_size = static_cast<int>(machines.local_ranks().size());
+  return connect_shm_backend(local, machines.local_ranks());
 }
 
 std::shared_ptr<NativeBackend> connect_partners(const BackendConfig& config,
@@ -111,20 +111,23 @@ HierarchicalBackend::HierarchicalBackend(Parts parts, int rank, int world_size,
     : Backend(rank, world_size),
       parts_(std::move(parts)),
       timeout_(timeout),
-      pipeline_(parts_.machines, world_size, [&] {
-        auto signal = std::make_shared<hierarchical::Signal>();
-        std::unique_ptr<hierarchical::ShareExchange> exchange;
-        if (parts_.machines.has_share()) {
-          exchange = std::make_unique<hierarchical::ShareExchange>(parts_.machines, parts_.scatter,
-                                                                   parts_.spread, signal);
-        }
-        return hierarchical::Pipeline::Connections{.reduce = parts_.reduce->engine(),
-                                                   .gather = parts_.gather->engine(),
-                                                   .exchange = std::move(exchange),
-                                                   .signal = std::move(signal),
-                                                   .note = hierarchical::FailureNote(parts_.store),
-                                                   .abort = [this] { abort_parts(); }};
-      }()) {}
+      signal_(std::make_shared<hierarchical::Signal>()),
+      exchange_(parts_.machines.has_share()
+                    ? std::make_unique<hierarchical::ShareExchange>(parts_.machines, parts_.scatter,
+                                                                    parts_.spread, signal_)
+                    : nullptr),
+      site_{.machines = parts_.machines,
+            .rank = rank,
+            .ranks = world_size,
+            .exchange = exchange_.get(),
+            .all_gather = hierarchical::plan_all_gather(parts_.machines),
+            .reduce_scatter = hierarchical::plan_reduce_scatter(parts_.machines)},
+      pipeline_({.reduce = parts_.reduce->engine(),
+                 .gather = parts_.gather->engine(),
+                 .exchange = exchange_.get(),
+                 .signal = signal_,
+                 .note = hierarchical::FailureNote(parts_.store),
+                 .abort = [this] { abort_parts(); }}) {}
 
 bool HierarchicalBackend::is_busy() const {
   const auto busy = [](const std::shared_ptr<NativeBackend>& part) {
@@ -159,15 +162,23 @@ void HierarchicalBackend::abort_parts() {
   }
 }
 
+HierarchicalBackend::WorkPtr HierarchicalBackend::start(const char* name,
+                                                        hierarchical::Pieces pieces,
+                                                        Tensors tensors,
+                                                        std::chrono::milliseconds timeout) {
+  auto task = pipeline_.start(name, std::move(pieces), std::move(tensors),
+                              timeout > kNoTimeout ? timeout : timeout_);
+  return c10::make_intrusive<TaskWork<hierarchical::Pipeline, hierarchical::Collective>>(
+      *this, pipeline_, std::move(task));
+}
+
 HierarchicalBackend::WorkPtr HierarchicalBackend::allreduce(Tensors& tensors,
                                                             const c10d::AllreduceOptions& options) {
-  const auto timeout = options.timeout > kNoTimeout ? options.timeout : timeout_;
   const shm::Piece piece = shm::piece_of(shm::only(tensors));
   const ReduceOp op = shm::op_of(options.reduceOp);
   shm::check_reduction(piece.element, op);
-  auto task = pipeline_.start(piece, op, tensors, timeout);
-  return c10::make_intrusive<TaskWork<hierarchical::Pipeline, hierarchical::AllReduce>>(
-      *this, pipeline_, std::move(task));
+  return start("all_reduce", hierarchical::all_reduce_pieces(site_, piece, op), tensors,
+               options.timeout);
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::allreduce_coalesced(
@@ -179,7 +190,7 @@ HierarchicalBackend::WorkPtr HierarchicalBackend::allreduce_coalesced(
 }
 
 int HierarchicalBackend::local_index_of(int rank) const {
-  const auto& ranks = parts_.machines.local_ranks;
+  const auto& ranks = parts_.machines.local_ranks();
   const auto found = std::find(ranks.begin(), ranks.end(), rank);
   return found == ranks.end() ? -1 : static_cast<int>(found - ranks.begin());
 }
@@ -225,18 +236,33 @@ HierarchicalBackend::WorkPtr HierarchicalBackend::reduce(Tensors& tensors,
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::broadcast(Tensors& tensors,
                                                             const c10d::BroadcastOptions& options) {
-  return part_work(flat().broadcast(tensors, options));
+  const int source = shm::root_of("broadcast", options.rootRank, options.rootTensor, getSize());
+  const shm::Piece piece = shm::piece_of(shm::only(tensors));
+  return start("broadcast", hierarchical::broadcast_pieces(site_, piece, source), tensors,
+               options.timeout);
+}
+
+HierarchicalBackend::WorkPtr HierarchicalBackend::start_all_gather(
+    const std::vector<shm::Piece>& outputs, Tensors tensors, std::chrono::milliseconds timeout) {
+  const shm::Piece input = shm::piece_of(tensors.back());
+  for (const shm::Piece& output : outputs) shm::check_same_size(output, input);
+  return start("all_gather", hierarchical::all_gather_pieces(site_, outputs, input),
+               std::move(tensors), timeout);
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::allgather(std::vector<Tensors>& outputs,
                                                             Tensors& inputs,
                                                             const c10d::AllgatherOptions& options) {
-  return part_work(flat().allgather(outputs, inputs, options));
+  if (outputs.size() != 1) throw UsageError("all_gather takes one list of outputs");
+  shm::check_count(outputs[0], getSize());
+  Tensors tensors = outputs[0];
+  tensors.push_back(shm::only(inputs));
+  return start_all_gather(shm::pieces_of(outputs[0]), std::move(tensors), options.timeout);
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::_allgather_base(
     at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
-  return part_work(flat()._allgather_base(output, input, options));
+  return start_all_gather(shm::split_flat(output, getSize()), {output, input}, options.timeout);
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::gather(std::vector<Tensors>& outputs,
@@ -251,14 +277,29 @@ HierarchicalBackend::WorkPtr HierarchicalBackend::scatter(Tensors& outputs,
   return part_work(flat().scatter(outputs, inputs, options));
 }
 
+HierarchicalBackend::WorkPtr HierarchicalBackend::start_reduce_scatter(
+    const std::vector<shm::Piece>& inputs, Tensors tensors,
+    const c10d::ReduceScatterOptions& options) {
+  const shm::Piece output = shm::piece_of(tensors.front());
+  const ReduceOp op = shm::op_of(options.reduceOp);
+  shm::check_reduction(output.element, op);
+  for (const shm::Piece& input : inputs) shm::check_same_size(input, output);
+  return start("reduce_scatter", hierarchical::reduce_scatter_pieces(site_, output, inputs, op),
+               std::move(tensors), options.timeout);
+}
+
 HierarchicalBackend::WorkPtr HierarchicalBackend::reduce_scatter(
     Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& options) {
-  return part_work(flat().reduce_scatter(outputs, inputs, options));
+  if (inputs.size() != 1) throw UsageError("reduce_scatter takes one list of inputs");
+  shm::check_count(inputs[0], getSize());
+  Tensors tensors{shm::only(outputs)};
+  tensors.insert(tensors.end(), inputs[0].begin(), inputs[0].end());
+  return start_reduce_scatter(shm::pieces_of(inputs[0]), std::move(tensors), options);
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
-  return part_work(flat()._reduce_scatter_base(output, input, options));
+  return start_reduce_scatter(shm::split_flat(input, getSize()), {output, input}, options);
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::alltoall(Tensors& outputs, Tensors& inputs,

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "lockstep/comm/backends/hierarchical/machines.h"
+#include "lockstep/comm/backends/hierarchical/pieces.h"
 #include "lockstep/comm/backends/hierarchical/pipeline.h"
 #include "lockstep/comm/backends/shm/shm_backend.h"
 #include "lockstep/comm/internal/backend_factory.h"
@@ -12,13 +13,15 @@
 namespace lockstep::inline internal {
 
 /// Collectives of CPU tensors over several machines, of which at least one has several ranks.
-/// All-reduces use shared memory within a machine and Gloo between machines. Each local rank
-/// exchanges its own share, so a machine sends each byte once; see hierarchical::Pipeline. Messages
+/// All-reduces, reduce-scatters, all-gathers and broadcasts use shared memory within a machine and
+/// Gloo between machines. Each local rank exchanges its own share, so that a machine receives each
+/// byte once; see hierarchical::Pipeline. Ranks are summed in order within a machine, machines in
+/// order: a reduce-scatter gives the bits of an all-reduce, on all ranks and in every run. Messages
 /// between ranks of one machine use its shared memory. Everything else is Gloo's, over all ranks.
 ///
 /// Tensors from allocateTensor() are in the machine's shared memory. There is no communication
-/// thread except Gloo's. All-reduces complete in the order of their calls, and so do Gloo's
-/// collectives.
+/// thread except Gloo's. The collectives of the pipeline complete in the order of their calls, and
+/// so do Gloo's.
 /// Threads: any.
 /// Lifetime: tensors from allocateTensor may outlive the backend.
 /// Errors: as hierarchical::Pipeline; UsageError for tensors that it does not support.
@@ -80,6 +83,12 @@ class HierarchicalBackend final : public c10d::Backend {
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
 
  private:
+  WorkPtr start(const char* name, hierarchical::Pieces pieces, Tensors tensors,
+                std::chrono::milliseconds timeout);
+  WorkPtr start_all_gather(const std::vector<shm::Piece>& outputs, Tensors tensors,
+                           std::chrono::milliseconds timeout);
+  WorkPtr start_reduce_scatter(const std::vector<shm::Piece>& inputs, Tensors tensors,
+                               const c10d::ReduceScatterOptions& options);
   WorkPtr part_work(WorkPtr work);
   WorkPtr message_work(WorkPtr work);
   /// Index of a rank among those of this machine; -1 for ranks of other machines.
@@ -89,6 +98,9 @@ class HierarchicalBackend final : public c10d::Backend {
 
   Parts parts_;
   std::chrono::milliseconds timeout_;
+  const std::shared_ptr<hierarchical::Signal> signal_;
+  const std::unique_ptr<hierarchical::ShareExchange> exchange_;  ///< null if it has no share
+  const hierarchical::Site site_;
   hierarchical::Pipeline pipeline_;
 };
 

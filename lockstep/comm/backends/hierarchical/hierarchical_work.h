@@ -10,7 +10,7 @@
 namespace lockstep::hierarchical {
 
 /// A collective of Gloo over all ranks, or a message within the machine. Its wait advances the
-/// group's all-reduces, because a peer may wait for one of them first.
+/// group's pipeline, because a peer may wait for one of its collectives first.
 /// Lifetime: keeps the backend alive.
 class PartWork : public c10d::Work {
  public:
@@ -31,7 +31,7 @@ class PartWork : public c10d::Work {
 };
 
 /// A message of Gloo between machines. Its isCompleted() needs a thread; wait() avoids it if no
-/// all-reduce is running.
+/// collective of the pipeline is running.
 class MessageWork final : public PartWork {
  public:
   using PartWork::PartWork;

@@ -26,7 +26,7 @@ LocalShares local_shares(const Machines& machines, const shm::Piece& whole) {
 }
 
 std::unique_ptr<shm::Operation> make_reduce_scatter(const LocalShares& shares, ReduceOp op) {
-  shm::TransferPlan plan{.call = {.kind = shm::CallKind::kReduceScatter,
+  shm::TransferPlan plan{.call = {.kind = shm::CallKind::kAllReduce,
                                   .element = shares.whole.element,
                                   .op = op,
                                   .elements = shares.whole.elements()},
@@ -39,20 +39,34 @@ std::unique_ptr<shm::Operation> make_reduce_scatter(const LocalShares& shares, R
       continue;
     }
     plan.reduced = {
-        .reduction = {.element = share.element, .op = op == ReduceOp::kAvg ? ReduceOp::kSum : op},
-        .own = share.data,
-        .data = share.data,
-        .bytes = share.bytes,
-        .part = index};
+        {.reduction = {.element = share.element, .op = op == ReduceOp::kAvg ? ReduceOp::kSum : op},
+         .own = share.data,
+         .data = share.data,
+         .bytes = share.bytes,
+         .part = index}};
   }
   return shm::make_transfer(std::move(plan));
 }
 
-std::unique_ptr<shm::Operation> make_all_gather(const LocalShares& shares) {
-  shm::TransferPlan plan{.call = {.kind = shm::CallKind::kAllGather,
-                                  .element = shares.whole.element,
-                                  .elements = shares.whole.elements()},
-                         .longest_bytes = longest_bytes(shares)};
+std::unique_ptr<shm::Operation> make_broadcast(const LocalShares& shares, int source) {
+  const shm::Piece& whole = shares.whole;
+  shm::TransferPlan plan{.call = {.kind = shm::CallKind::kBroadcast,
+                                  .element = whole.element,
+                                  .root = static_cast<std::int8_t>(source),
+                                  .elements = whole.elements()},
+                         .longest_bytes = whole.bytes};
+  if (shares.local_index == source) {
+    plan.outgoing = {{.data = whole.data, .bytes = whole.bytes}};
+  } else {
+    plan.incoming = {{.data = whole.data, .bytes = whole.bytes, .peer = source}};
+  }
+  return shm::make_transfer(std::move(plan));
+}
+
+std::unique_ptr<shm::Operation> make_all_gather(const LocalShares& shares, shm::CallKind kind) {
+  shm::TransferPlan plan{
+      .call = {.kind = kind, .element = shares.whole.element, .elements = shares.whole.elements()},
+      .longest_bytes = longest_bytes(shares)};
   for (int index = 0; index < static_cast<int>(shares.shares.size()); ++index) {
     const shm::Piece& share = shares.shares[static_cast<std::size_t>(index)];
     if (index == shares.local_index) {

@@ -25,7 +25,11 @@ LocalShares local_shares(const Machines& machines, const shm::Piece& whole);
 /// between machines.
 std::unique_ptr<shm::Operation> make_reduce_scatter(const LocalShares& shares, ReduceOp op);
 
-/// Copies each local rank's share to all ranks of the machine.
-std::unique_ptr<shm::Operation> make_all_gather(const LocalShares& shares);
+/// Copies the whole tensor of one local rank to all ranks of the machine.
+std::unique_ptr<shm::Operation> make_broadcast(const LocalShares& shares, int source);
+
+/// Copies each local rank's share to all ranks of the machine, as the end of a collective of that
+/// kind.
+std::unique_ptr<shm::Operation> make_all_gather(const LocalShares& shares, shm::CallKind kind);
 
 }  // namespace lockstep::hierarchical

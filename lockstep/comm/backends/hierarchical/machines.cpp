@@ -13,15 +13,15 @@ Machines machines_of(const MemoryDomains& domains, int rank) {
   }
   const int domain = domains[static_cast<std::size_t>(rank)];
   Machines machines{.count = static_cast<int>(ranks_of_domain.size()),
-                    .local_ranks = ranks_of_domain[domain],
                     .shares = static_cast<int>(domains.size())};
   for (const auto& [first, ranks] : ranks_of_domain) {
     if (first < domain) ++machines.machine;
+    machines.ranks.push_back(ranks);
     machines.shares = std::min(machines.shares, static_cast<int>(ranks.size()));
     machines.most_ranks = std::max(machines.most_ranks, static_cast<int>(ranks.size()));
   }
-  const auto own = std::find(machines.local_ranks.begin(), machines.local_ranks.end(), rank);
-  machines.local_index = static_cast<int>(own - machines.local_ranks.begin());
+  const std::vector<int>& local = machines.local_ranks();
+  machines.local_index = static_cast<int>(std::ranges::find(local, rank) - local.begin());
   if (!machines.has_share()) return machines;
   for (const auto& [first, ranks] : ranks_of_domain) {
     machines.partners.push_back(ranks[static_cast<std::size_t>(machines.local_index)]);

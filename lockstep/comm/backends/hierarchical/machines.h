@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "lockstep/comm/internal/backend_choice.h"
@@ -10,9 +11,9 @@ namespace lockstep::hierarchical {
 /// the order of their first ranks, local ranks in the order of the group.
 struct Machines {
   int count = 1;
-  int machine = 0;                    ///< this rank's
-  std::vector<int> local_ranks = {};  ///< the group's ranks on this machine
-  int local_index = 0;                ///< of this rank among them
+  int machine = 0;                           ///< this rank's
+  std::vector<std::vector<int>> ranks = {};  ///< the group's ranks, by machine
+  int local_index = 0;                       ///< of this rank among those of its machine
   /// Number of shares of a machine's sum that are exchanged in parallel: the number of ranks of the
   /// smallest machine.
   int shares = 1;
@@ -21,6 +22,7 @@ struct Machines {
   std::vector<int> partners = {};
   int most_ranks = 1;  ///< of any machine
 
+  const std::vector<int>& local_ranks() const { return ranks[static_cast<std::size_t>(machine)]; }
   bool has_share() const { return local_index < shares; }
 };
 

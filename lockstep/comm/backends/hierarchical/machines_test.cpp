@@ -12,7 +12,7 @@ TEST(Machines, OfOneSizeHaveAPartnerForEveryRank) {
   const Machines first = machines_of(domains, 1);
   EXPECT_EQ(first.count, 2);
   EXPECT_EQ(first.machine, 0);
-  EXPECT_EQ(first.local_ranks, (Ranks{0, 1}));
+  EXPECT_EQ(first.local_ranks(), (Ranks{0, 1}));
   EXPECT_EQ(first.local_index, 1);
   EXPECT_EQ(first.shares, 2);
   EXPECT_EQ(first.partners, (Ranks{1, 3}));
@@ -23,7 +23,7 @@ TEST(Machines, OfOneSizeHaveAPartnerForEveryRank) {
 TEST(Machines, MayTakeTurns) {
   const Machines machines = machines_of({0, 1, 0, 1}, 2);
   EXPECT_EQ(machines.machine, 0);
-  EXPECT_EQ(machines.local_ranks, (Ranks{0, 2}));
+  EXPECT_EQ(machines.local_ranks(), (Ranks{0, 2}));
   EXPECT_EQ(machines.partners, (Ranks{2, 3}));
 }
 

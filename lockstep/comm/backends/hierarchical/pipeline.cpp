@@ -7,7 +7,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/comm/backends/hierarchical/local_transfer.h"
 #include "lockstep/comm/internal/error_text.h"
 
 namespace lockstep::hierarchical {
@@ -19,16 +18,6 @@ using std::chrono::milliseconds;
 constexpr milliseconds kSleepSlice{1};
 // After the deadline, for those who know more of who is late to say so first.
 constexpr milliseconds kGraceAfterDeadline{200};
-
-// Large enough that a stage takes longer than to start it; small enough that pieces overlap.
-constexpr std::uint64_t kMostPieceBytes = 4 * 1024 * 1024;
-constexpr std::uint64_t kLeastPieceBytes = 1024 * 1024;
-constexpr std::uint64_t kPiecesToOverlap = 4;
-
-std::uint64_t piece_bytes(std::uint64_t tensor_bytes) {
-  return std::clamp(shm::round_up(tensor_bytes / kPiecesToOverlap, shm::kPageBytes),
-                    kLeastPieceBytes, kMostPieceBytes);
-}
 
 // What ends a group.
 class Failed : public UnnamedCommError {
@@ -67,8 +56,7 @@ UnnamedCommError gloo_error(const std::string& what, const std::string& text) {
 
 }  // namespace
 
-Pipeline::Pipeline(Machines machines, int ranks, Connections connections)
-    : machines_(std::move(machines)), ranks_(ranks), connections_(std::move(connections)) {
+Pipeline::Pipeline(Connections connections) : connections_(std::move(connections)) {
   Drivers<Pipeline>::instance().add(this);
 }
 
@@ -76,31 +64,25 @@ Pipeline::~Pipeline() {
   Drivers<Pipeline>::instance().remove(this);
 }
 
-std::shared_ptr<AllReduce> Pipeline::start(const shm::Piece& tensor, ReduceOp op,
-                                           std::vector<at::Tensor> tensors, milliseconds timeout) {
+std::shared_ptr<Collective> Pipeline::start(const char* name,
+                                            std::vector<std::unique_ptr<PieceSteps>> pieces,
+                                            std::vector<at::Tensor> tensors, milliseconds timeout) {
   const MutexLock lock(mutex_);
   if (failure_) {
     throw UnnamedCommError(CommFailure::kOther,
                            concat("the group ended before with: ", failure_->what()),
                            failure_->ranks());
   }
-  auto task = std::make_shared<AllReduce>(std::move(tensors), timeout);
-  const std::uint64_t most = piece_bytes(tensor.bytes);
-  std::uint64_t begin = 0;
-  do {
-    const std::uint64_t bytes = std::min(most, tensor.bytes - begin);
-    pieces_.push_back({.task = task,
-                       .bytes = {tensor.data + begin, bytes, tensor.element},
-                       .op = op,
-                       .number = pieces_started_++});
-    ++task->pieces_left;
-    begin += bytes;
-  } while (begin < tensor.bytes);
+  auto task = std::make_shared<Collective>(name, std::move(tensors), timeout);
+  task->pieces_left = pieces.size();
+  for (auto& steps : pieces) {
+    pieces_.push_back({.task = task, .steps = std::move(steps), .number = pieces_started_++});
+  }
   advance();
   return task;
 }
 
-bool Pipeline::poll(const AllReduce& task) {
+bool Pipeline::poll(const Collective& task) {
   {
     const MutexLock lock(mutex_);
     if (!task.ended) advance();
@@ -112,13 +94,13 @@ bool Pipeline::poll(const AllReduce& task) {
   return false;
 }
 
-bool Pipeline::wait(const AllReduce& task, Deadline until) {
+bool Pipeline::wait(const Collective& task, Deadline until) {
   if (!run_until([&] { return task.ended; }, until)) return false;
   if (task.error) std::rethrow_exception(task.error);
   return true;
 }
 
-void Pipeline::throw_incomplete(const AllReduce&, milliseconds waited) {
+void Pipeline::throw_incomplete(const Collective&, milliseconds waited) {
   throw UnnamedCommError(CommFailure::kTimeout,
                          concat("not complete after ", waited.count(), " ms"));
 }
@@ -160,7 +142,7 @@ void Pipeline::advance() {
   try {
     advance_pieces();
     if (pieces_.empty()) return;
-    const AllReduce& oldest = *pieces_.front().task;
+    const Collective& oldest = *pieces_.front().task;
     if (Deadline(oldest.deadline.instant() + kGraceAfterDeadline).passed()) {
       throw Failed({CommFailure::kTimeout,
                     concat("not complete within ", oldest.timeout.count(),
@@ -193,7 +175,7 @@ void Pipeline::advance_pieces() {
     limit = piece.stage;
   }
   while (!pieces_.empty() && pieces_.front().stage == Stage::kComplete) {
-    AllReduce& task = *pieces_.front().task;
+    Collective& task = *pieces_.front().task;
     if (--task.pieces_left == 0) task.ended = true;
     pieces_.pop_front();
   }
@@ -201,11 +183,11 @@ void Pipeline::advance_pieces() {
 
 bool Pipeline::stage_ended(Piece& piece) {
   switch (piece.stage) {
-    case Stage::kReducing:
+    case Stage::kBefore:
       return has_ended(connections_.reduce, piece);
-    case Stage::kGathering:
+    case Stage::kAfter:
       return has_ended(connections_.gather, piece);
-    case Stage::kScattering:
+    case Stage::kExchanging:
     case Stage::kSpreading:
       if (!piece.exchange) return true;
       try {
@@ -222,6 +204,7 @@ bool Pipeline::stage_ended(Piece& piece) {
 }
 
 bool Pipeline::has_ended(shm::Engine& engine, const Piece& piece) {
+  if (!piece.local) return true;
   if (!engine.poll(*piece.local)) return false;
   if (!piece.local->error) return true;
   const shm::Engine::Failure failure = engine.failure();
@@ -230,7 +213,7 @@ bool Pipeline::has_ended(shm::Engine& engine, const Piece& piece) {
   } catch (const TimeoutError&) {
     // Who is late to gather may itself be waiting for another machine.
     throw Failed({CommFailure::kTimeout, failure.reason, failure.ranks},
-                 piece.stage == Stage::kReducing);
+                 piece.stage == Stage::kBefore);
   } catch (const PeerLost&) {
     throw Failed({CommFailure::kPeerLost, failure.reason, failure.ranks}, !failure.by_abort);
   } catch (const CommError&) {
@@ -239,20 +222,25 @@ bool Pipeline::has_ended(shm::Engine& engine, const Piece& piece) {
 }
 
 void Pipeline::begin_next_stage(Piece& piece) {
+  piece.exchange.reset();
+  const at::Tensor& staging = staging_for(piece);
+  const Deadline deadline = piece.task->deadline;
   switch (piece.stage) {
     case Stage::kWaiting:
-      piece.stage = Stage::kReducing;
-      return begin_reduce(piece);
-    case Stage::kReducing:
-      piece.stage = Stage::kScattering;
-      return begin_scatter(piece);
-    case Stage::kScattering:
+      piece.stage = Stage::kBefore;
+      return start_local(connections_.reduce, piece, piece.steps->before(staging));
+    case Stage::kBefore:
+      piece.stage = Stage::kExchanging;
+      piece.exchange = piece.steps->exchange(staging, deadline);
+      return;
+    case Stage::kExchanging:
       piece.stage = Stage::kSpreading;
-      return begin_spread(piece);
+      piece.exchange = piece.steps->spread(staging, deadline);
+      return;
     case Stage::kSpreading:
-      piece.stage = Stage::kGathering;
-      return begin_gather(piece);
-    case Stage::kGathering:
+      piece.stage = Stage::kAfter;
+      return start_local(connections_.gather, piece, piece.steps->after(staging));
+    case Stage::kAfter:
       piece.stage = Stage::kComplete;
       return;
     case Stage::kComplete:
@@ -260,52 +248,20 @@ void Pipeline::begin_next_stage(Piece& piece) {
   }
 }
 
-Share Pipeline::share_of(const Piece& piece, int index) const {
-  const shm::Range range = shm::share(piece.bytes.bytes, machines_.shares, index);
-  return {.data = piece.bytes.data + range.begin, .bytes = range.bytes};
-}
-
-void Pipeline::begin_reduce(Piece& piece) {
-  const LocalShares shares = local_shares(machines_, piece.bytes);
-  piece.local = start_local(connections_.reduce, piece, make_reduce_scatter(shares, piece.op));
-}
-
-void Pipeline::begin_scatter(Piece& piece) {
-  piece.exchange.reset();
-  if (!machines_.has_share() || own_share(piece).bytes == 0) return;
-  piece.exchange = connections_.exchange->start_scatter(own_share(piece), staging_for(piece),
-                                                        piece.task->deadline);
-}
-
-void Pipeline::begin_spread(Piece& piece) {
-  if (!piece.exchange) return;
-  piece.exchange.reset();
-  const Reduction reduction{.element = piece.bytes.element, .op = piece.op, .factor = 1.0 / ranks_};
-  connections_.exchange->sum(reduction, own_share(piece), staging_for(piece));
-  if (!connections_.exchange->needs_spread()) return;
-  piece.exchange = connections_.exchange->start_spread(own_share(piece), staging_for(piece),
-                                                       piece.task->deadline);
-}
-
-void Pipeline::begin_gather(Piece& piece) {
-  piece.exchange.reset();
-  const LocalShares shares = local_shares(machines_, piece.bytes);
-  piece.local = start_local(connections_.gather, piece, make_all_gather(shares));
-}
-
-std::shared_ptr<shm::Task> Pipeline::start_local(shm::Engine& engine, const Piece& piece,
-                                                 std::unique_ptr<shm::Operation> operation) {
-  auto task = std::make_shared<shm::Task>("all_reduce", piece.task->timeout);
-  task->deadline = piece.task->deadline;
-  task->operation = std::move(operation);
-  engine.start(task);
-  return task;
+void Pipeline::start_local(shm::Engine& engine, Piece& piece,
+                           std::unique_ptr<shm::Operation> operation) {
+  piece.local.reset();
+  if (!operation) return;
+  piece.local = std::make_shared<shm::Task>(piece.task->name, piece.task->timeout);
+  piece.local->deadline = piece.task->deadline;
+  piece.local->operation = std::move(operation);
+  engine.start(piece.local);
 }
 
 const at::Tensor& Pipeline::staging_for(const Piece& piece) {
   // Of the pieces in the window no two have the same.
   at::Tensor& staging = staging_[piece.number % kWindow];
-  const std::int64_t bytes = connections_.exchange->staging_bytes(own_share(piece));
+  const std::int64_t bytes = piece.steps->staging_bytes();
   if (!staging.defined() || staging.numel() < bytes) staging = at::empty({bytes}, at::kByte);
   return staging;
 }
@@ -315,9 +271,11 @@ const at::Tensor& Pipeline::staging_for(const Piece& piece) {
 Pipeline::Blocker Pipeline::find_blocker() {
   const std::size_t window = std::min(pieces_.size(), kWindow);
   for (std::size_t i = 0; i < window; ++i) {
-    if (pieces_[i].stage == Stage::kReducing) return {&connections_.reduce, pieces_[i].local};
+    if (pieces_[i].stage == Stage::kBefore && pieces_[i].local) {
+      return {&connections_.reduce, pieces_[i].local};
+    }
   }
-  if (!pieces_.empty() && pieces_.front().stage == Stage::kGathering) {
+  if (!pieces_.empty() && pieces_.front().stage == Stage::kAfter && pieces_.front().local) {
     return {&connections_.gather, pieces_.front().local};
   }
   return {};

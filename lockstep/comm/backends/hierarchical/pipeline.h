@@ -18,22 +18,23 @@
 #include "lockstep/base/internal/mutex.h"
 #include "lockstep/comm/backends/drivers.h"
 #include "lockstep/comm/backends/hierarchical/failure_note.h"
-#include "lockstep/comm/backends/hierarchical/machines.h"
+#include "lockstep/comm/backends/hierarchical/piece_steps.h"
 #include "lockstep/comm/backends/hierarchical/share_exchange.h"
 #include "lockstep/comm/backends/shm/engine.h"
-#include "lockstep/comm/backends/shm/tensor_piece.h"
 #include "lockstep/comm/internal/comm_error.h"
-#include "lockstep/comm/reduce_op.h"
 
 namespace lockstep::hierarchical {
 
-/// A running all-reduce. The pipeline divides it into pieces.
-struct AllReduce {
-  AllReduce(std::vector<at::Tensor> its_tensors, std::chrono::milliseconds its_timeout)
-      : tensors(std::move(its_tensors)),
+/// A running collective, divided into pieces.
+struct Collective {
+  Collective(const char* its_name, std::vector<at::Tensor> its_tensors,
+             std::chrono::milliseconds its_timeout)
+      : name(its_name),
+        tensors(std::move(its_tensors)),
         timeout(its_timeout),
         deadline(Deadline::after(its_timeout)) {}
 
+  const char* const name;  ///< "all_reduce", for errors
   const std::vector<at::Tensor> tensors;
   const std::chrono::milliseconds timeout;
   const Deadline deadline;
@@ -44,11 +45,10 @@ struct AllReduce {
   std::exception_ptr error = {};
 };
 
-/// All-reduces over several machines, in pieces, each in three stages. A reduce-scatter within the
-/// machine leaves the machine's sum of a share with each local rank. The ranks of one local index
-/// exchange and sum their shares. An all-gather within the machine copies the shares to all local
-/// ranks. Pieces overlap: while Gloo's threads send one, the next is reduced. On every rank each
-/// stage handles the pieces in the same order, so the ranks need no further agreement.
+/// Runs collectives over several machines, in pieces, each in stages: a step within the machine,
+/// one or two exchanges between machines, a step within the machine (pieces.h). Pieces overlap:
+/// while Gloo's threads send one, the next takes its first step. On every rank each stage handles
+/// the pieces in the same order, so the ranks need no further agreement.
 ///
 /// Ranks are summed in order within a machine, machines in order: the same bits on all ranks and in
 /// every run.
@@ -56,44 +56,45 @@ struct AllReduce {
 /// There is no thread except Gloo's: calls advance when this process starts, polls or waits for a
 /// call of this group, and while it waits for another group of this backend.
 /// Threads: any.
-/// Lifetime: keeps tensors until their all-reduce has ended.
+/// Lifetime: keeps tensors until their collective has ended.
 /// Errors: UnnamedCommError; UsageError for calls that differ within a machine. The first error
 /// fails the group on all ranks, with the rank that failed first if it is known.
 class Pipeline {
  public:
   /// Connections of the group. `reduce` and `gather` are two groups of the same local ranks,
   /// because each handles its collectives in the order of pieces. `exchange` is null if this rank
-  /// has no share.
+  /// has no share; it must outlive the pipeline.
   struct Connections {
     shm::Engine& reduce;
     shm::Engine& gather;
-    std::unique_ptr<ShareExchange> exchange;
+    ShareExchange* exchange;
     std::shared_ptr<Signal> signal;
     FailureNote note;
     /// Notifies all peers that the group has failed. Called once.
     std::function<void()> abort;
   };
 
-  Pipeline(Machines machines, int ranks, Connections connections);
+  explicit Pipeline(Connections connections);
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
-  /// Starts the all-reduce of one contiguous tensor and advances it as far as peers allow.
-  std::shared_ptr<AllReduce> start(const shm::Piece& tensor, ReduceOp op,
-                                   std::vector<at::Tensor> tensors,
-                                   std::chrono::milliseconds timeout);
+  /// Starts a collective of at least one piece and advances it as far as peers allow.
+  std::shared_ptr<Collective> start(const char* name,
+                                    std::vector<std::unique_ptr<PieceSteps>> pieces,
+                                    std::vector<at::Tensor> tensors,
+                                    std::chrono::milliseconds timeout);
   /// Advances this group, and every few milliseconds all groups of the process, as waits do.
-  /// Returns whether the all-reduce has ended, with or without an error.
-  bool poll(const AllReduce& task);
-  /// Waits for the all-reduce, at most until `until`. Returns whether it has ended. Throws its
+  /// Returns whether the collective has ended, with or without an error.
+  bool poll(const Collective& task);
+  /// Waits for the collective, at most until `until`. Returns whether it has ended. Throws its
   /// error.
-  bool wait(const AllReduce& task, Deadline until);
+  bool wait(const Collective& task, Deadline until);
   /// After a wait() that has not ended.
   /// Errors: UnnamedCommError.
-  [[noreturn]] static void throw_incomplete(const AllReduce& task,
+  [[noreturn]] static void throw_incomplete(const Collective& task,
                                             std::chrono::milliseconds waited);
-  /// Whether no all-reduce is running.
+  /// Whether none is running.
   bool idle();
   /// Moves everything on until `done` is true, until `until` at most, and while there is anything
   /// of this process to move. `done` is asked every other millisecond. Returns whether it is.
@@ -106,12 +107,11 @@ class Pipeline {
   friend class Drivers<Pipeline>;
   static constexpr std::size_t kWindow = 4;
 
-  enum class Stage { kWaiting, kReducing, kScattering, kSpreading, kGathering, kComplete };
+  enum class Stage { kWaiting, kBefore, kExchanging, kSpreading, kAfter, kComplete };
 
   struct Piece {
-    std::shared_ptr<AllReduce> task;
-    shm::Piece bytes;
-    ReduceOp op = ReduceOp::kSum;
+    std::shared_ptr<Collective> task;
+    std::unique_ptr<PieceSteps> steps;
     std::uint64_t number = 0;
     Stage stage = Stage::kWaiting;
     std::shared_ptr<shm::Task> local = {};    // within the machine
@@ -132,22 +132,14 @@ class Pipeline {
   bool stage_ended(Piece& piece) LOCKSTEP_REQUIRES(mutex_);
   bool has_ended(shm::Engine& engine, const Piece& piece);
   void begin_next_stage(Piece& piece) LOCKSTEP_REQUIRES(mutex_);
-  void begin_reduce(Piece& piece);
-  void begin_scatter(Piece& piece) LOCKSTEP_REQUIRES(mutex_);
-  void begin_spread(Piece& piece) LOCKSTEP_REQUIRES(mutex_);
-  void begin_gather(Piece& piece);
-  std::shared_ptr<shm::Task> start_local(shm::Engine& engine, const Piece& piece,
-                                         std::unique_ptr<shm::Operation> operation);
-  Share share_of(const Piece& piece, int index) const;
-  Share own_share(const Piece& piece) const { return share_of(piece, machines_.local_index); }
+  static void start_local(shm::Engine& engine, Piece& piece,
+                          std::unique_ptr<shm::Operation> operation);
   const at::Tensor& staging_for(const Piece& piece) LOCKSTEP_REQUIRES(mutex_);
   Blocker find_blocker() LOCKSTEP_REQUIRES(mutex_);
   void sleep(const Blocker& blocker, std::uint64_t seen);
   void fail(const UnnamedCommError& error, bool saw_it_itself,
             const std::exception_ptr& own_error = {}) LOCKSTEP_REQUIRES(mutex_);
 
-  const Machines machines_;
-  const int ranks_;
   Connections connections_;
   Mutex mutex_;
   std::deque<Piece> pieces_ LOCKSTEP_GUARDED_BY(mutex_);

@@ -72,6 +72,22 @@ std::unique_ptr<GlooCall> ShareExchange::start(c10d::Backend& group, at::Tensor 
       group.alltoall_base(output, input, output_bytes, input_bytes, options), signal_);
 }
 
+std::unique_ptr<GlooCall> ShareExchange::start_all_to_all(
+    const at::Tensor& output, const at::Tensor& input,
+    const std::vector<std::int64_t>& output_bytes, const std::vector<std::int64_t>& input_bytes,
+    Deadline deadline) {
+  return start(scatter_->c10d(), output, input, output_bytes, input_bytes, deadline);
+}
+
+std::unique_ptr<GlooCall> ShareExchange::start_broadcast(const Share& share, int source,
+                                                         Deadline deadline) {
+  std::vector<at::Tensor> tensors{bytes_at(share.data, share.bytes)};
+  c10d::BroadcastOptions options;
+  options.rootRank = source;
+  options.timeout = std::max(deadline.remaining(), std::chrono::milliseconds(1));
+  return std::make_unique<GlooCall>(scatter_->c10d().broadcast(tensors, options), signal_);
+}
+
 std::unique_ptr<GlooCall> ShareExchange::start_scatter(const Share& share,
                                                        const at::Tensor& staging,
                                                        Deadline deadline) {

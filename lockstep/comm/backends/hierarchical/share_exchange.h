@@ -72,10 +72,10 @@ class GlooCall {
   const std::shared_ptr<std::atomic<bool>> ended_;
 };
 
-/// Sums shares over machines, in machine order, among the ranks of one local index. With two
-/// machines a share is sent whole and both sum it. With more it is scattered, each machine sums a
-/// part, and the sums are all-gathered: each machine sends and receives 2 (n − 1) / n of a share,
-/// which is the minimum.
+/// Exchanges bytes between machines, among the ranks of one local index. Shares are summed in
+/// machine order. With two machines a share is sent whole and both sum it. With more it is
+/// scattered, each machine sums a part, and the sums are all-gathered: each machine sends and
+/// receives 2 (n − 1) / n of a share, which is the minimum.
 /// Threads: one at a time.
 /// Errors: Gloo's.
 class ShareExchange {
@@ -98,6 +98,14 @@ class ShareExchange {
   void sum(const Reduction& reduction, const Share& share, const at::Tensor& staging) const;
   std::unique_ptr<GlooCall> start_spread(const Share& share, const at::Tensor& staging,
                                          Deadline deadline);
+
+  /// Sends each machine other bytes of `input`, by machine one behind the other.
+  std::unique_ptr<GlooCall> start_all_to_all(const at::Tensor& output, const at::Tensor& input,
+                                             const std::vector<std::int64_t>& output_bytes,
+                                             const std::vector<std::int64_t>& input_bytes,
+                                             Deadline deadline);
+  /// Copies a share of machine `source` to all others.
+  std::unique_ptr<GlooCall> start_broadcast(const Share& share, int source, Deadline deadline);
 
   /// "the exchange between machines with rank 3", for errors.
   std::string name() const;

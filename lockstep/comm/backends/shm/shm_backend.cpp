@@ -25,6 +25,7 @@ using shm::check_same_size;
 using shm::Piece;
 using shm::piece_of;
 using shm::pieces_of;
+using shm::split_flat;
 
 // A task and the tensors it works on.
 struct TensorTask final : shm::Task {
@@ -41,12 +42,6 @@ shm::OwnCopy own_copy(const Piece& target, const Piece& source) {
           .source = source.data,
           .expected_bytes = target.bytes,
           .bytes = source.bytes};
-}
-
-// In equal parts of its elements.
-std::vector<Piece> split_flat(const at::Tensor& tensor, int ranks) {
-  piece_of(tensor);  // Checks it.
-  return shm::split(tensor.view({-1}), {}, ranks);
 }
 
 // Of this rank, in the group's segment, which it keeps alive.
@@ -173,7 +168,7 @@ NativeBackend::WorkPtr ShmBackend::reduce(const Tensor& tensor, int target, Redu
                          .longest_bytes = piece.bytes};
   if (getRank() == target) {
     plan.reduced = {
-        .reduction = summed, .own = piece.data, .data = piece.data, .bytes = piece.bytes};
+        {.reduction = summed, .own = piece.data, .data = piece.data, .bytes = piece.bytes}};
   } else {
     plan.outgoing = {{.data = piece.data, .bytes = piece.bytes}};
   }
@@ -299,11 +294,11 @@ NativeBackend::WorkPtr ShmBackend::start_reduce_scatter(const Piece& output,
     const Piece& input = inputs[static_cast<std::size_t>(rank)];
     check_same_size(input, output);
     if (rank == getRank()) {
-      plan.reduced = {.reduction = reduction(output.element, op),
-                      .own = input.data,
-                      .data = output.data,
-                      .bytes = output.bytes,
-                      .part = rank};
+      plan.reduced = {{.reduction = reduction(output.element, op),
+                       .own = input.data,
+                       .data = output.data,
+                       .bytes = output.bytes,
+                       .part = rank}};
     } else {
       plan.outgoing.push_back({.data = input.data, .bytes = input.bytes, .part = rank});
     }

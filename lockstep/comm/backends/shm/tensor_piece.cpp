@@ -120,6 +120,11 @@ std::vector<Piece> split(const at::Tensor& tensor, const std::vector<std::int64_
   return parts;
 }
 
+std::vector<Piece> split_flat(const at::Tensor& tensor, int ranks) {
+  piece_of(tensor);  // Checks it.
+  return shm::split(tensor.view({-1}), {}, ranks);
+}
+
 void check_same_size(const Piece& piece, const Piece& other) {
   if (piece.bytes == other.bytes && piece.element == other.element) return;
   throw UsageError(concat("a tensor of ", piece.elements(), " ", element_name(piece.element),

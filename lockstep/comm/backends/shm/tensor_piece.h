@@ -34,6 +34,9 @@ void check_reduction(Element element, ReduceOp op);
 std::vector<Piece> split(const at::Tensor& tensor, const std::vector<std::int64_t>& rows,
                          int ranks);
 
+/// In equal parts of its elements, one per rank.
+std::vector<Piece> split_flat(const at::Tensor& tensor, int ranks);
+
 /// The one tensor of a list.
 const at::Tensor& only(const std::vector<at::Tensor>& tensors);
 /// The source or target of a call.

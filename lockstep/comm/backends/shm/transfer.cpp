@@ -64,7 +64,7 @@ class Transfer final : public Operation {
       lockstep::copy(piece.data + window.begin,
                      team.slot(piece.peer, round) + part_offset(piece.part), window.bytes);
     }
-    if (plan_.reduced) reduce_window(team, round, *plan_.reduced);
+    for (const Reduced& piece : plan_.reduced) reduce_window(team, round, piece);
     team.set_released(round + 1);
     return ++finished_ == rounds_ ? Progress::kDone : Progress::kSome;
   }

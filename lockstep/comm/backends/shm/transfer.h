@@ -1,7 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "lockstep/comm/backends/shm/operation.h"
@@ -49,7 +48,7 @@ struct TransferPlan {
   int parts = 1;
   std::vector<Outgoing> outgoing = {};
   std::vector<Incoming> incoming = {};
-  std::optional<Reduced> reduced = std::nullopt;
+  std::vector<Reduced> reduced = {};
   OwnCopy own = {};
   /// Longest piece that this rank sends or receives.
   std::uint64_t longest_bytes = 0;

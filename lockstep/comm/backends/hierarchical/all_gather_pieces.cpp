@@ -1,0 +1,119 @@
+#include "lockstep/comm/backends/hierarchical/pieces.h"
+#include "lockstep/comm/backends/shm/transfer.h"
+#include "lockstep/comm/kernels/copy_kernel.h"
+
+namespace lockstep::hierarchical {
+namespace {
+
+// A range of all chunks. Staging: this machine's chunks that the rank carries, once for each other
+// machine; then those that arrive, in the order of machines.
+class AllGatherPiece final : public PieceSteps {
+ public:
+  AllGatherPiece(const Site& site, const std::vector<shm::Piece>& outputs, const shm::Piece& input,
+                 const shm::Range& range)
+      : site_(site), plan_(site.all_gather), bytes_(range.bytes), element_(input.element) {
+    input_ = input.data + range.begin;
+    for (const shm::Piece& output : outputs) outputs_.push_back(output.data + range.begin);
+    for (int machine = 0; exchanges() && machine < site.machines.count; ++machine) {
+      const bool is_own = machine == site.machines.machine;
+      sent_bytes_.push_back(is_own ? 0 : bytes_of(own_chunks()));
+      received_bytes_.push_back(is_own ? 0 : bytes_of(chunks_of(machine)));
+      all_sent_bytes_ += sent_bytes_.back();
+      all_received_bytes_ += received_bytes_.back();
+    }
+  }
+
+  std::int64_t staging_bytes() const override { return all_sent_bytes_ + all_received_bytes_; }
+
+  std::unique_ptr<shm::Operation> before(const at::Tensor&) override {
+    return local_transfer(plan_.before);
+  }
+
+  std::unique_ptr<GlooCall> exchange(const at::Tensor& staging, Deadline deadline) override {
+    if (!exchanges()) return nullptr;
+    auto* target = static_cast<std::byte*>(staging.mutable_data_ptr());
+    for (int copies = 1; copies < site_.machines.count; ++copies) {
+      for (const int chunk : own_chunks()) {
+        lockstep::copy(target, source_of(chunk), bytes_);
+        target += bytes_;
+      }
+    }
+    return site_.exchange->start_all_to_all(staging.narrow(0, all_sent_bytes_, all_received_bytes_),
+                                            staging.narrow(0, 0, all_sent_bytes_), received_bytes_,
+                                            sent_bytes_, deadline);
+  }
+
+  std::unique_ptr<GlooCall> spread(const at::Tensor& staging, Deadline) override {
+    std::byte* const own = output_of(site_.rank);
+    if (own != input_) lockstep::copy(own, input_, bytes_);
+    if (!exchanges()) return nullptr;
+    const auto* source = static_cast<const std::byte*>(staging.const_data_ptr()) + all_sent_bytes_;
+    for (int machine = 0; machine < site_.machines.count; ++machine) {
+      if (machine == site_.machines.machine) continue;
+      for (const int chunk : chunks_of(machine)) {
+        lockstep::copy(output_of(chunk), source, bytes_);
+        source += bytes_;
+      }
+    }
+    return nullptr;
+  }
+
+  std::unique_ptr<shm::Operation> after(const at::Tensor&) override {
+    return local_transfer(plan_.after);
+  }
+
+ private:
+  bool exchanges() const { return site_.machines.has_share() && bytes_ > 0; }
+  const std::vector<int>& chunks_of(int machine) const {
+    return plan_.carried[static_cast<std::size_t>(machine)];
+  }
+  const std::vector<int>& own_chunks() const { return chunks_of(site_.machines.machine); }
+  std::int64_t bytes_of(const std::vector<int>& chunks) const {
+    return static_cast<std::int64_t>(bytes_ * chunks.size());
+  }
+  std::byte* output_of(int chunk) const { return outputs_[static_cast<std::size_t>(chunk)]; }
+  const std::byte* source_of(int chunk) const {
+    return chunk == site_.rank ? input_ : output_of(chunk);
+  }
+
+  std::unique_ptr<shm::Operation> local_transfer(const LocalStep& step) const {
+    if (!step.happens) return nullptr;
+    shm::TransferPlan plan{.call = {.kind = shm::CallKind::kAllGather,
+                                    .element = element_,
+                                    .elements = bytes_ / element_bytes(element_)},
+                           .parts = step.parts,
+                           .longest_bytes = bytes_};
+    for (const LocalMove& move : step.outgoing) {
+      plan.outgoing.push_back({.data = source_of(move.chunk), .bytes = bytes_, .part = move.part});
+    }
+    for (const LocalMove& move : step.incoming) {
+      plan.incoming.push_back(
+          {.data = output_of(move.chunk), .bytes = bytes_, .peer = move.peer, .part = move.part});
+    }
+    return shm::make_transfer(std::move(plan));
+  }
+
+  const Site& site_;
+  const ChunkPlan& plan_;
+  const std::uint64_t bytes_;  // of each chunk
+  const Element element_;
+  const std::byte* input_;
+  std::vector<std::byte*> outputs_;
+  std::vector<std::int64_t> sent_bytes_;
+  std::vector<std::int64_t> received_bytes_;
+  std::int64_t all_sent_bytes_ = 0;
+  std::int64_t all_received_bytes_ = 0;
+};
+
+}  // namespace
+
+Pieces all_gather_pieces(const Site& site, const std::vector<shm::Piece>& outputs,
+                         const shm::Piece& input) {
+  Pieces pieces;
+  for (const shm::Range& range : piece_ranges(input.bytes, site.ranks)) {
+    pieces.push_back(std::make_unique<AllGatherPiece>(site, outputs, input, range));
+  }
+  return pieces;
+}
+
+}  // namespace lockstep::hierarchical

@@ -1,0 +1,69 @@
+#include <algorithm>
+
+#include "lockstep/comm/backends/hierarchical/local_transfer.h"
+#include "lockstep/comm/backends/hierarchical/pieces.h"
+
+namespace lockstep::hierarchical {
+namespace {
+
+// Where a broadcast comes from.
+struct Source {
+  int machine = 0;
+  int local_index = 0;
+};
+
+Source source_of(const Machines& machines, int rank) {
+  Source source;
+  for (int machine = 0; machine < machines.count; ++machine) {
+    const std::vector<int>& ranks = machines.ranks[static_cast<std::size_t>(machine)];
+    const auto found = std::ranges::find(ranks, rank);
+    if (found == ranks.end()) continue;
+    source = {.machine = machine, .local_index = static_cast<int>(found - ranks.begin())};
+  }
+  return source;
+}
+
+class BroadcastPiece final : public PieceSteps {
+ public:
+  BroadcastPiece(const Site& site, const shm::Piece& piece, const Source& source)
+      : site_(site), shares_(local_shares(site.machines, piece)), source_(source) {}
+
+  std::unique_ptr<shm::Operation> before(const at::Tensor&) override {
+    return is_at_source() ? make_broadcast(shares_, source_.local_index) : nullptr;
+  }
+
+  std::unique_ptr<GlooCall> exchange(const at::Tensor&, Deadline deadline) override {
+    if (!site_.machines.has_share()) return nullptr;
+    const shm::Piece& own = shares_.shares[static_cast<std::size_t>(site_.machines.local_index)];
+    if (own.bytes == 0) return nullptr;
+    return site_.exchange->start_broadcast({.data = own.data, .bytes = own.bytes}, source_.machine,
+                                           deadline);
+  }
+
+  std::unique_ptr<GlooCall> spread(const at::Tensor&, Deadline) override { return nullptr; }
+
+  std::unique_ptr<shm::Operation> after(const at::Tensor&) override {
+    return is_at_source() ? nullptr : make_all_gather(shares_, shm::CallKind::kBroadcast);
+  }
+
+ private:
+  bool is_at_source() const { return site_.machines.machine == source_.machine; }
+
+  const Site& site_;
+  const LocalShares shares_;
+  const Source source_;
+};
+
+}  // namespace
+
+Pieces broadcast_pieces(const Site& site, const shm::Piece& tensor, int source) {
+  Pieces pieces;
+  for (const shm::Range& range : piece_ranges(tensor.bytes)) {
+    const shm::Piece piece{tensor.data + range.begin, range.bytes, tensor.element};
+    pieces.push_back(
+        std::make_unique<BroadcastPiece>(site, piece, source_of(site.machines, source)));
+  }
+  return pieces;
+}
+
+}  // namespace lockstep::hierarchical
