@@ -64,14 +64,14 @@ struct WholeTraining {
     accelerator.register_for_checkpointing("average", average);
   }
 
-  void train(std::int64_t epochs, const std::function<void()>& after_step = [] {}) {
+  void train(
+      std::int64_t epochs, const std::function<void()>& after_step = [] {}) {
     while (loader.epoch() < epochs) {
       for (auto& batch : loader) {
         const auto accumulating = accelerator.accumulate();
         optimizer.zero_grad();
         at::Tensor loss = at::mse_loss(model(batch.data), batch.target);
-        const bool is_last_rank =
-            accelerator.process_index() + 1 == accelerator.num_processes();
+        const bool is_last_rank = accelerator.process_index() + 1 == accelerator.num_processes();
         if (accelerator.steps() == plan.bad_step && is_last_rank) {
           loss = loss * std::numeric_limits<double>::quiet_NaN();
         }
@@ -186,7 +186,8 @@ TEST_F(AcceleratedOneCopy, LeavesOutStepsThatAreNotFinite) {
     expect_bits_of_replicas({.precision = precision, .non_finite = NonFinite::kSkip},
                             {.bad_step = 3});
   }
-  expect_bits_of_replicas({.non_finite = NonFinite::kSkip}, {.clip_value = 1e-3, .infinite_step = 3});
+  expect_bits_of_replicas({.non_finite = NonFinite::kSkip},
+                          {.clip_value = 1e-3, .infinite_step = 3});
   std::string texts[2];
   for (const bool one_copy : {false, true}) {
     Accelerator accelerator(with_one_copy({.non_finite = NonFinite::kStop}, one_copy));

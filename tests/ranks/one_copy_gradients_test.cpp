@@ -114,6 +114,19 @@ TEST_F(OneCopy, GradRefusesWhatWouldChangeNothing) {
   expect_same_model(model, replica);
 }
 
+// zero_grad(false) leaves another tensor over the placeholder's memory.
+TEST_F(OneCopy, AnotherCopyOfTheModelForgetsThePlaceholders) {
+  NEEDS_SHARED_MEMORY();
+  const Factors module = module_of(kParameterSizes);
+  for (int round = 0; round < 2; ++round) {
+    Model model(module.ptr(), {.one_copy_per_machine = true});
+    AdamW optimizer(model->parameters(), {.lr = 0.1});
+    train(model, optimizer, 0, 1);
+    backward(model, 1);
+    model->zero_grad(/*set_to_none=*/false);
+  }
+}
+
 TEST_F(OneCopy, AllRanksClipByTheSameValues) {
   NEEDS_SHARED_MEMORY();
   if (world_size_ == 1) GTEST_SKIP() << "one rank alone";

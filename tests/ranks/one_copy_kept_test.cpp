@@ -160,7 +160,8 @@ TEST_F(OneCopyKept, NobodyTakesTheSlotOfAProcessThatLives) {
     ASSERT_TRUE(kept);
     if (rank_ == 1) kept->bind();
     training.wrap(fewer, true);
-    EXPECT_EQ(memory_of(training.module->factors)->gradients().own_slot(), rank_ == 0 ? 0 : world_size_);
+    EXPECT_EQ(memory_of(training.module->factors)->gradients().own_slot(),
+              rank_ == 0 ? 0 : world_size_);
     backward(*training.model, 1);
     fewer.barrier();
   }

@@ -27,9 +27,8 @@ using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(con
 
 template <class Optimizer, class Options>
 MakeOptimizer maker(const Options& options) {
-  return [=](const Tensors& parameters) {
-    return std::make_unique<Optimizer>(parameters, options);
-  };
+  return
+      [=](const Tensors& parameters) { return std::make_unique<Optimizer>(parameters, options); };
 }
 
 class LibTorchOneCopy : public OneCopy {
@@ -177,8 +176,8 @@ TEST_F(LibTorchOneCopy, OrdinaryParametersMayHaveOtherStepsOnEachRank) {
     }
     return own;
   };
-  for (const MakeOptimizer& make :
-       {maker<torch::optim::Adam>(torch::optim::AdamOptions(0.1)), maker<Adam>(AdamOptions{.lr = 0.1})}) {
+  for (const MakeOptimizer& make : {maker<torch::optim::Adam>(torch::optim::AdamOptions(0.1)),
+                                    maker<Adam>(AdamOptions{.lr = 0.1})}) {
     Model model = model_of(true);
     Model replica = model_of(false);
     EXPECT_TRUE(same_bits(run(model, make), run(replica, make)));
@@ -193,8 +192,7 @@ TEST_F(LibTorchOneCopy, AStepCountsAsAChangeOfParameters) {
   const at::Tensor& parameter = model->factors[3];
   const at::Tensor kept = (parameter * parameter).sum();
   step(model, optimizer, 1);
-  EXPECT_SAYS(message_of<c10::Error>([&] { kept.backward(); }),
-              "modified by an inplace operation");
+  EXPECT_SAYS(message_of<c10::Error>([&] { kept.backward(); }), "modified by an inplace operation");
 }
 
 TEST_F(LibTorchOneCopy, AnOptimizerWhoseStepIsRefusedKeepsItsParametersAndState) {

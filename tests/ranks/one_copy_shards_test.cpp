@@ -221,6 +221,27 @@ TEST_F(LoopOfOneCopy, ASumThatOneRankHasGivenUpIsRefusedOnAll) {
   EXPECT_TRUE(same_bits_everywhere(loop.model->parameters()));
 }
 
+TEST_F(LoopOfOneCopy, ASumThatRanksChangeByOtherValuesIsRefusedOnAll) {
+  NEEDS_SHARED_MEMORY();
+  Loop loop(group_, true);
+  const std::function<void(at::Tensor&)> changes[] = {
+      [&](at::Tensor& sum) { sum.mul_(rank_ == 0 ? 0.5 : 0.25); },
+      [&](at::Tensor& sum) { sum = sum * (rank_ == 0 ? 0.5 : 0.25); }};
+  for (int step = 0; const auto& change : changes) {
+    const at::NoGradGuard no_grad;
+    {
+      const at::AutoGradMode grad(true);
+      loop.sum_gradients(step++);
+    }
+    change(loop.model->parameters()[1].mutable_grad());
+    EXPECT_SAYS(message_of<UsageError>([&] { loop.optimizer.step(); }),
+                "clipped or unscaled by other values on rank");
+  }
+  loop.sum_gradients(2);
+  loop.optimizer.step();
+  EXPECT_TRUE(same_bits_everywhere(loop.model->parameters()));
+}
+
 TEST_F(LoopOfOneCopy, AGradientOfAnotherShapeIsRefused) {
   NEEDS_SHARED_MEMORY();
   Loop loop(group_, true);

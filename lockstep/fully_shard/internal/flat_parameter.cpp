@@ -26,6 +26,8 @@ constexpr std::int64_t kAlignmentBytes = 64;
 // Gradients of all ranks' chunks that are reduced at a time: caches hold it, and for a network it
 // is long.
 constexpr std::int64_t kWindowBytes = 4 << 20;
+// Of each chunk a multiple of so many, whole cache lines.
+constexpr std::int64_t kWindowElements = 64;
 
 bool keeps_strides(const at::Tensor& parameter) {
   return parameter.is_non_overlapping_and_dense();
@@ -240,10 +242,11 @@ void FlatParameter::reduce_gradients(double scale) {
   for (std::size_t i = 0; i < members_.size(); ++i) {
     const at::Tensor& gradient = members_[i].parameter.grad();
     gradients.push_back(gradient.defined() ? in_order(i, gradient) : gradient);
-    if (gradient.defined()) is_reduced_[i] = true;
   }
   const auto element = static_cast<std::int64_t>(c10::elementSize(dtype));
-  const std::int64_t most = std::max<std::int64_t>(kWindowBytes / element / group.world_size(), 1);
+  const std::int64_t most =
+      std::max<std::int64_t>(kWindowBytes / element / group.world_size() / kWindowElements, 1) *
+      kWindowElements;
   at::Tensor part = at::empty({layout_.chunk}, shard_.options().dtype(dtype));
   const at::Tensor flat =
       at::empty({std::min(most, layout_.chunk) * group.world_size()}, part.options());
@@ -257,6 +260,10 @@ void FlatParameter::reduce_gradients(double scale) {
         reduced, filled, {.op = averages ? ReduceOp::kAvg : ReduceOp::kSum, .name = options_.name});
     begin = window.end;
   } while (begin < layout_.chunk);
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    if (gradients[i].defined()) is_reduced_[i] = true;
+  }
+  gradients.clear();
   drop_gradients();
 
   if (group_divides() && !averages) {

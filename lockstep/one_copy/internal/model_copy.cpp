@@ -193,6 +193,9 @@ void ModelCopy::move_parameters() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& parameter = parameters_[i];
     views_.push_back(tensor_over(layout_.parameter(i), parameter, parameter.scalar_type()));
+    // Of another copy, or of an earlier generation's.
+    at::Tensor& seen = parameters_[i].mutable_grad();
+    if (seen.defined() && seen.is_meta()) seen.reset();
     placeholders_.push_back(at::empty_strided(parameter.sizes(), parameter.strides(),
                                               at::TensorOptions(at::kBool).device(at::kMeta)));
     parameters_[i].set_data(views_[i]);
@@ -246,7 +249,7 @@ void ModelCopy::check_placeholder(const char* call, std::size_t index) const {
 bool ModelCopy::holds_gradient(std::size_t index) const {
   const Held& held = held_[index];
   return held.gradient.defined() && parameters_[index].grad().is_same(placeholders_[index]) &&
-         placeholders_[index]._version() == held.placeholder_version;
+         placeholders_[index]._version() == held.version;
 }
 
 void ModelCopy::hold_gradient(std::size_t index, const at::Tensor& gradient, double weight) {
@@ -256,9 +259,8 @@ void ModelCopy::hold_gradient(std::size_t index, const at::Tensor& gradient, dou
     seen.reset();
     return;
   }
-  held_[index] = {.gradient = gradient,
-                  .placeholder_version = placeholders_[index]._version(),
-                  .weight = weight};
+  held_[index] = {
+      .gradient = gradient, .version = placeholders_[index]._version(), .weight = weight};
   seen = placeholders_[index];
 }
 
@@ -305,16 +307,12 @@ void ModelCopy::hand_over(const std::vector<std::size_t>& indices, std::uint64_t
   auto place = log_->own_record(step_).begin();
   *place++ = changes_.empty() ? 0 : 1;
   std::vector<double> weights;
-  std::uint64_t made = 0;
-  for (const std::size_t index : indices) {
-    const Held& held = held_[index];
-    weights.push_back(held.weight);
-    made = XXH64(&held.made, sizeof held.made, made);
-  }
+  for (const std::size_t index : indices) weights.push_back(held_[index].weight);
   digest = XXH64(weights.data(), weights.size() * sizeof(double), digest);
   *place++ = static_cast<std::int64_t>(
       XXH64(indices.data(), indices.size() * sizeof(std::size_t), digest));
-  *place++ = static_cast<std::int64_t>(made);
+  const auto made_place = place++;
+  std::uint64_t made = 0;
   for (const std::size_t index : indices) {
     std::int64_t offset = 0;
     if (has_sum(index)) {
@@ -328,7 +326,9 @@ void ModelCopy::hand_over(const std::vector<std::size_t>& indices, std::uint64_t
       if (held_[index].is_averaged) offset = -offset;
     }
     *place++ = offset;
+    made = XXH64(&held_[index].made, sizeof made, made);
   }
+  *made_place = static_cast<std::int64_t>(made);
   for (const std::uint64_t change : changes_) *place++ = static_cast<std::int64_t>(change);
   log_->hand_over(step_);
 }
@@ -355,16 +355,16 @@ void ModelCopy::check_same_call() const {
                           "step the same parameters with the same options and state"));
 }
 
-// Each rank does it to its part of the averages.
+// Each rank does it to its part of the averages, or to its copy of a sum.
 void ModelCopy::check_same_changes_of_averages() {
   const std::string others = ranks_of_other(kMadeWord);
   if (others.empty()) return;
   forget_sources();
   throw UsageError(concat("step of ", name_, ": gradients were clipped or unscaled by other values",
                           others,
-                          " than on rank 0; with one_copy_per_machine each rank updates a "
-                          "part of every parameter, so make the same calls with the same values "
-                          "on every rank"));
+                          " than on rank 0; with one_copy_per_machine each rank updates a part of "
+                          "every parameter, so make the same calls with the same values and number "
+                          "of threads on every rank"));
 }
 
 void ModelCopy::find_sources(const std::vector<std::size_t>& indices) {

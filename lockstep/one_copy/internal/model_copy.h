@@ -40,8 +40,8 @@ namespace lockstep::inline internal {
 ///
 /// While a gradient is held, .grad is a tensor of bool on the device `meta`, which has no elements:
 /// code that does not know of the one copy fails instead of using one rank's gradient (of the
-/// parameter's dtype it would accept in-place operations, which change nothing). Dropping or zeroing
-/// it discards the gradient.
+/// parameter's dtype it would accept in-place operations, which change nothing). Dropping or
+/// zeroing it discards the gradient.
 ///
 /// Threads: one at a time.
 /// Lifetime: the parameters keep their memory when it is destroyed.
@@ -107,7 +107,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   /// .grad of the parameter is a sum with the same bits on all ranks, or undefined on all. A step
   /// uses it until a backward pass adds to it. Each rank has the whole sum: a lost rank takes no
   /// part of it along.
-  void note_sum(std::size_t index) { held_[index] = {.is_sum = true}; }
+  void note_sum(std::size_t index);
   bool has_sum(std::size_t index) const { return held_[index].is_sum; }
   /// Discards all held gradients.
   void give_up_gradients();
@@ -312,15 +312,16 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
 
   struct Held {
     at::Tensor gradient = {};
-    std::int64_t placeholder_version = 0;
+    std::int64_t version = 0;  ///< of the placeholder, or of the sum
     double weight = 1;
     /// This rank's part is the average over all ranks, yet to be multiplied by `factor`.
     bool is_averaged = false;
     float factor = 1;
     double squares = 0;      ///< of that part, when it was averaged
-    std::uint64_t made = 0;  ///< hash of how the averages were scaled and clamped since
+    std::uint64_t made = 0;  ///< hash of what was made of the averages, or of the sum, since
     /// .grad is a sum that all ranks have; `gradient` is it while ranks hand over and step.
     bool is_sum = false;
+    const void* sum = nullptr;  ///< where it was
   };
   std::vector<Held> held_;
   /// What optimizers keep; undefined in memory of an earlier generation until their first step.

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include <ATen/ops/empty_like.h>
+#include <xxhash.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
@@ -23,14 +24,30 @@ void ModelCopy::check_sum(const char* call, std::size_t index) const {
                           "parameter; leave it as the sum over logical shards"));
 }
 
+void ModelCopy::note_sum(std::size_t index) {
+  held_[index] = {.is_sum = true};
+  const at::Tensor& gradient = parameters_[index].grad();
+  if (!gradient.defined()) return;
+  held_[index].version = gradient._version();
+  held_[index].sum = gradient.const_data_ptr();
+}
+
 // As the parameter lies in memory.
 void ModelCopy::find_sum(std::size_t index) {
   const at::Tensor& gradient = parameters_[index].grad();
   const at::Tensor& view = views_[index];
-  held_[index].gradient = gradient;
-  if (!gradient.defined() || (gradient.strides() == view.strides() && !gradient.is_neg())) return;
-  held_[index].gradient = at::empty_like(view);
-  held_[index].gradient.copy_(gradient);
+  Held& held = held_[index];
+  held.gradient = gradient;
+  held.made = 0;
+  if (!gradient.defined()) return;
+  if (gradient.strides() != view.strides() || gradient.is_neg()) {
+    held.gradient = at::empty_like(view);
+    held.gradient.copy_(gradient);
+  }
+  // Clipped, for example.
+  const bool is_changed =
+      gradient._version() != held.version || gradient.const_data_ptr() != held.sum;
+  if (is_changed) held.made = XXH64(held.gradient.const_data_ptr(), held.gradient.nbytes(), 0);
 }
 
 void ModelCopy::copy_sum(std::size_t index, std::int64_t begin, std::int64_t elements,
