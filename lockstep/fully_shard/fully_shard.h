@@ -24,8 +24,8 @@ namespace lockstep {
 /// this rank's pieces of the module's parameters, one-dimensional, some of them empty; after
 /// backward() their .grad is the average over ranks. Optimizers that treat each element by itself
 /// (SGD, Adam, AdamW, Adagrad, RMSprop, Lion, …) compute what they would on whole parameters; LAMB
-/// and LBFGS, which need norms of whole parameters, do not. For clipping give clip_grad_norm_ the
-/// group.
+/// and LBFGS, which need norms of whole parameters, do not. For clipping give clip_grad_norm_
+/// process_group().
 ///
 /// The module's own tensors have values in forward and backward alone; operators that get one at
 /// another time throw. Module code needs no change: a unit is gathered when LibTorch is to run an
@@ -135,7 +135,7 @@ requires(!ModuleHolder<Module>) class FullySharded {
   void train(bool on = true) { module_->train(on); }
   /// Puts the module into evaluation mode.
   void eval() { module_->eval(); }
-  /// The ranks that have the shards.
+  /// The ranks that have the shards of one replica.
   const ProcessGroup& process_group() const { return sharded_->process_group(); }
   /// The part that does not depend on the module's type.
   ShardedModule& sharded() const { return *sharded_; }

@@ -10,13 +10,12 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/comm/init_process_group.h"
-#include "lockstep/ddp/exchange/flat_messages.h"
 #include "lockstep/ddp/internal/model_agreement.h"
 #include "lockstep/ddp/internal/replica_state.h"
 #include "lockstep/ddp/internal/weighted_loss.h"
 #include "lockstep/fully_shard/internal/full_state.h"
 #include "lockstep/fully_shard/internal/module_parameters.h"
+#include "lockstep/fully_shard/internal/shard_mesh.h"
 #include "lockstep/fully_shard/internal/sharded_training_state.h"
 #include "lockstep/fully_shard/internal/sharded_units.h"
 #include "lockstep/fully_shard/internal/unit_plan.h"
@@ -86,20 +85,25 @@ ShardedModule::ShardedModule(std::shared_ptr<torch::nn::Module> module,
     : module_(std::move(module)), options_(options) {
   if (!module_) throw UsageError("fully_shard: the module is null");
   check(options_);
-  ProcessGroup& group = options_.process_group;
-  if (!group) group = default_process_group();
+  const ShardMesh mesh = shard_mesh_of(options_);
+  options_.process_group = mesh.shard;
+  options_.replicate_group = mesh.replicate;
+  const ProcessGroup& group = mesh.shard;
 
   const auto shared_names = parameters_with_names(*module_, options_.ignored_parameters);
   check_shardable(group, shared_names);
   const std::vector<std::string> names = unit_names_of(*module_, options_.auto_wrap_policy);
-  check_models_agree(group, ReplicaState(*module_, {}), describe(options_, names), "fully_shard");
+  mesh.check_everywhere([&](const ProcessGroup& compared) {
+    check_models_agree(compared, ReplicaState(*module_, {}), describe(options_, names),
+                       "fully_shard");
+  });
   buffers_ = ReplicaState(*module_, {}).buffer_tensors();
   if (options_.init_sync) {
     std::vector<at::Tensor> whole = buffers_;
     for (const at::Tensor& ignored : ignored_parameters_of(*module_, options_.ignored_parameters)) {
       whole.push_back(ignored);
     }
-    broadcast_tensors(group, whole, 0);
+    mesh.broadcast(whole);
   }
 
   std::vector<std::vector<std::string>> all_names;
@@ -107,6 +111,7 @@ ShardedModule::ShardedModule(std::shared_ptr<torch::nn::Module> module,
   const std::vector<std::size_t> owners = plan_units(names, all_names);
   units_ = std::make_unique<ShardedUnits>(
       ShardedUnits::Options{.group = group,
+                            .replicas = mesh.replicate,
                             .reshard_after_forward = options_.reshard_after_forward,
                             .gradient_norm = options_.gradient_norm});
   for (std::size_t unit = 0; unit < names.size(); ++unit) {
@@ -120,6 +125,7 @@ ShardedModule::ShardedModule(std::shared_ptr<torch::nn::Module> module,
       made.flats.push_back(std::make_unique<FlatParameter>(
           together, *units_,
           FlatParameter::Options{.group = group,
+                                 .replicas = mesh.replicate,
                                  .name = collective_name(names[unit]),
                                  .init_sync = options_.init_sync,
                                  .param_dtype = options_.mp_policy.param_dtype,
@@ -158,8 +164,12 @@ at::Tensor ShardedModule::cast_input(const at::Tensor& input) const {
   return input.to(*options_.mp_policy.param_dtype);
 }
 
+ShardMesh ShardedModule::mesh() const {
+  return {.shard = options_.process_group, .replicate = options_.replicate_group};
+}
+
 void ShardedModule::sync_buffers() const {
-  if (!buffers_.empty()) broadcast_tensors(options_.process_group, buffers_, 0);
+  mesh().broadcast(buffers_);
 }
 
 void ShardedModule::backward(const at::Tensor& loss, const WeightedBackwardOptions& options) {
@@ -245,8 +255,7 @@ void ShardedModule::set_requires_gradient_sync(bool sync) {
 }
 
 TensorDict ShardedModule::full_state_dict(const FullStateDictOptions& options) const {
-  return gather_full_state(*module_, *units_,
-                           !options.rank0_only || options_.process_group.rank() == 0);
+  return gather_full_state(*module_, *units_, !options.rank0_only || mesh().is_first());
 }
 
 void ShardedModule::load_full_state_dict(const TensorDict& values) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -25,6 +26,7 @@ namespace lockstep {
 inline namespace internal {
 class GatheredState;
 class ShardedUnits;
+struct ShardMesh;
 }  // namespace internal
 
 /// Whether a submodule is a unit of its own. `name`: as in named_modules().
@@ -42,11 +44,25 @@ struct MixedPrecisionPolicy {
   bool cast_forward_inputs = true;
 };
 
+/// Which ranks hold the same shard, and which different ones (HSDP). Ranks that share no memory
+/// count as machines of their own.
+enum class HybridShard : std::uint8_t {
+  kNone,                ///< All ranks hold different shards.
+  kShardInMachines,     ///< The ranks of a machine do: each machine has a replica.
+  kReplicateInMachines  ///< Ranks of different machines do: those of a machine hold the same.
+};
+
 /// Names are those of PyTorch's fully_shard and FullyShardedDataParallel, and defaults where not
 /// said otherwise. All ranks must give the same.
 struct FullyShardOptions {
   /// The ranks to shard over. Empty: the default group.
   ProcessGroup process_group = {};
+  /// The ranks that hold the same shard as this one: the dimension "replicate" of FSDP2's mesh, as
+  /// process_group is its dimension "shard". The two form a grid. Empty: one replica.
+  ProcessGroup replicate_group = {};
+  /// Divides process_group, by machine, into the two groups of such a grid; all machines must have
+  /// the same number of ranks.
+  HybridShard hybrid_shard = HybridShard::kNone;
   /// Submodules whose parameters are gathered together and apart from others: those for which this
   /// returns true. What lies in none of them is gathered with the module itself. Empty: all of the
   /// module is one unit.
@@ -55,7 +71,8 @@ struct FullyShardOptions {
   /// false they stay gathered from forward to backward. Those of the module itself stay so anyway.
   bool reshard_after_forward = true;
   MixedPrecisionPolicy mp_policy = {};
-  /// Gradients are summed over ranks and divided by this. Unset: the number of ranks.
+  /// Gradients are summed over ranks, those of all replicas, and divided by this. Unset: the number
+  /// of ranks.
   std::optional<double> gradient_divide_factor = {};
   /// Names, as in named_parameters(), of parameters that every rank keeps whole. Nothing is done
   /// to their gradients.
@@ -130,10 +147,12 @@ class ShardedModule {
   void load_full_state_dict(const TensorDict& values);
   /// As FullySharded::unit_names().
   std::vector<std::string> unit_names() const;
-  /// The ranks that have the shards.
+  /// The ranks that have the shards of one replica.
   const ProcessGroup& process_group() const { return options_.process_group; }
 
  private:
+  ShardMesh mesh() const;
+
   std::shared_ptr<torch::nn::Module> module_;
   FullyShardOptions options_;
   std::unique_ptr<ShardedUnits> units_;

@@ -18,6 +18,7 @@
 #include "lockstep/base/internal/random_id.h"
 #include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/data/internal/sample_log.h"
+#include "lockstep/fully_shard/internal/shard_mesh.h"
 #include "lockstep/one_copy/internal/model_copy.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/recovery/internal/step_recovery.h"
@@ -88,6 +89,8 @@ void check_fully_shard(const AcceleratorOptions& options) {
          "check_replicas_every");
   refuse(options.ddp.comm_hook != nullptr, "ddp.comm_hook");
   refuse(!options.fully_shard.ignored_parameters.empty(), "fully_shard.ignored_parameters");
+  refuse(static_cast<bool>(options.fully_shard.replicate_group),
+         "fully_shard.replicate_group (fully_shard.hybrid_shard makes the groups)");
 }
 
 void check(const AcceleratorOptions& options) {
@@ -122,8 +125,12 @@ AcceleratorState::AcceleratorState(AcceleratorOptions options, ProcessGroup grou
   check(options_);
   if (options_.logical_shards != 0) shards_ = std::make_unique<AcceleratorShards>(*this);
   if (!group_) join();
-  // Ranks hold gradients of different parameters, of which any may overflow.
-  if (shard_group()) {
+  if (options_.strategy == Strategy::kFullyShard) {
+    const ShardMesh mesh =
+        shard_mesh_of({.process_group = group_, .hybrid_shard = options_.fully_shard.hybrid_shard});
+    shard_group_ = mesh.shard;
+    replicate_group_ = mesh.replicate;
+    // Ranks hold gradients of different parameters, of which any may overflow.
     scaler_ = GradScaler({.enabled = autocast_dtype_ == at::kHalf, .process_group = group_});
   }
   if (is_discarding()) return;
@@ -164,13 +171,11 @@ bool AcceleratorState::shards_in_half() const {
   return shard_group() && (dtype == at::kHalf || dtype == at::kBFloat16);
 }
 
-ProcessGroup AcceleratorState::shard_group() const {
-  return options_.strategy == Strategy::kFullyShard ? group_ : ProcessGroup();
-}
-
 FullyShardOptions AcceleratorState::fully_shard_options() const {
   FullyShardOptions options = options_.fully_shard;
-  options.process_group = group_;
+  options.process_group = shard_group_;
+  options.replicate_group = replicate_group_;
+  options.hybrid_shard = HybridShard::kNone;
   options.gradient_norm = options.gradient_norm || options_.non_finite != NonFinite::kIgnore;
   return options;
 }

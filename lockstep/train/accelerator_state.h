@@ -209,8 +209,8 @@ class AcceleratorState {
   std::vector<at::Tensor> own_parts(const std::vector<at::Tensor>& parameters) const;
   /// Whether forward of sharded models computes in float16 or bfloat16, by its mp_policy.
   bool shards_in_half() const;
-  /// The ranks that hold different shards; empty: each holds everything.
-  ProcessGroup shard_group() const;
+  /// The ranks that hold different shards of a replica; empty: each holds everything.
+  const ProcessGroup& shard_group() const { return shard_group_; }
   /// Options for prepared models. Errors: UsageError for options that an accelerator cannot serve.
   FullyShardOptions fully_shard_options() const;
   /// Model and optimizer for a snapshot if no rank holds them whole; otherwise null.
@@ -334,6 +334,8 @@ class AcceleratorState {
 
   const AcceleratorOptions options_;
   ProcessGroup group_;
+  ProcessGroup shard_group_{};      ///< with kFullyShard
+  ProcessGroup replicate_group_{};  ///< the ranks that hold the same shards; empty: none
   std::unique_ptr<internal::AcceleratorTraining> training_;
   std::unique_ptr<internal::StepRecovery> recovery_;     ///< null: failures are the program's
   std::unique_ptr<internal::AcceleratorShards> shards_;  ///< null: one batch per rank and step

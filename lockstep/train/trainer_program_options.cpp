@@ -21,6 +21,10 @@ using Names = std::array<std::pair<const char*, Enum>, N>;
 
 constexpr Names<Strategy, 2> kStrategy = {
     {{"ddp", Strategy::kDdp}, {"fully_shard", Strategy::kFullyShard}}};
+constexpr Names<HybridShard, 3> kHybridShard = {
+    {{"none", HybridShard::kNone},
+     {"shard_in_machines", HybridShard::kShardInMachines},
+     {"replicate_in_machines", HybridShard::kReplicateInMachines}}};
 constexpr Names<NonFinite, 4> kNonFinite = {{{"ignore", NonFinite::kIgnore},
                                              {"report", NonFinite::kReport},
                                              {"skip", NonFinite::kSkip},
@@ -91,6 +95,8 @@ void add_ranks(ProgramOptions& program, TrainerOptions& options) {
               "steps between comparisons of the ranks' parameters; 0: never");
   program.add("fully_shard.reshard_after_forward", options.fully_shard.reshard_after_forward,
               "free a unit's parameters after forward, and gather them again in backward");
+  program.add("fully_shard.hybrid_shard", options.fully_shard.hybrid_shard, kHybridShard,
+              "replicas: none, shard_in_machines: each machine has one, or replicate_in_machines");
 }
 
 }  // namespace

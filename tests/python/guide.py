@@ -52,7 +52,7 @@ class FullyShard(unittest.TestCase):
 
     def test_examples_are_compiled(self):
         compiled = "".join(without_spaces((ROOT / f"tests/ranks/{name}_test.cpp").read_text())
-                           for name in ("fully_shard", "fully_shard_accelerator"))
+                           for name in ("fully_shard", "fully_shard_accelerator", "fully_shard_hybrid"))
         examples = re.findall(r"```cpp\n(.*?)```", (ROOT / "docs/fully-shard.md").read_text(), re.DOTALL)
         self.assertGreater(len(examples), 0)
         for example in examples:

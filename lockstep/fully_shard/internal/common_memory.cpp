@@ -28,8 +28,10 @@ at::Tensor tensor_of_all_ranks(const ProcessGroup& group, std::int64_t elements,
     if (is_first) file = make_memory_file(name.c_str(), share * ranks);
   });
   const int own = file.get();
-  const FilePassing passing{
-      .receivers = group.world_size() - 1, .is_receiver = !is_first, .files = 1};
+  const FilePassing passing{.receivers = group.world_size() - 1,
+                            .is_receiver = !is_first,
+                            .files = 1,
+                            .purpose = "fully_shard"};
   std::vector<UniqueFd> received = pass_files(group, passing, std::span(&own, is_first ? 1U : 0U));
   if (!is_first) file = std::move(received.front());
   auto mapping = std::make_shared<SharedMapping>();

@@ -91,7 +91,10 @@ FlatParameter::FlatParameter(const std::vector<NamedTensor>& parameters, Paramet
                              kAlignmentBytes / static_cast<std::int64_t>(first.element_size()));
 
   const at::Tensor whole = lay_out(values, dtype);
-  if (options_.init_sync) group.broadcast(whole, 0, {.name = options_.name});
+  if (options_.init_sync) {
+    group.broadcast(whole, 0, {.name = options_.name});
+    if (options_.replicas) options_.replicas.broadcast(whole, 0, {.name = options_.name});
+  }
   const at::ScalarType gathered =
       at::isFloatingType(dtype) ? options_.param_dtype.value_or(dtype) : dtype;
   const auto own_chunk = [&](const at::Tensor& flat) {
@@ -188,10 +191,14 @@ void FlatParameter::reshard() {
   free_memory(full_);
 }
 
+int FlatParameter::ranks() const {
+  return options_.group.world_size() * (options_.replicas ? options_.replicas.world_size() : 1);
+}
+
 // As DistributedDataParallel computes the average: where memory is shared the sum is divided, in
 // the same pass, elsewhere each rank's gradient before it is summed.
 bool FlatParameter::group_divides() const {
-  return !options_.gradient_divide_factor && options_.group.shares_memory();
+  return !options_.gradient_divide_factor && !options_.replicas && options_.group.shares_memory();
 }
 
 // What the ranks reduce at a time: `window` of each rank's chunk, those of all ranks one behind the
@@ -234,7 +241,7 @@ void FlatParameter::reduce_gradients(double scale) {
   const c10::NoGradGuard no_grad;
   const ProcessGroup& group = options_.group;
   const auto dtype = options_.reduce_dtype.value_or(full_.scalar_type());
-  const double divisor = options_.gradient_divide_factor.value_or(group.world_size());
+  const double divisor = options_.gradient_divide_factor.value_or(ranks());
   const double factor = group_divides() ? 1 : scale / divisor;
   const bool averages = group_divides() && scale == 1;
 
@@ -269,6 +276,7 @@ void FlatParameter::reduce_gradients(double scale) {
   if (group_divides() && !averages) {
     part.mul_(at::native::wrapped_scalar_tensor(1.0 / group.world_size() * scale));
   }
+  if (options_.replicas) options_.replicas.all_reduce(part, {.name = options_.name});
   part = part.to(shard_.scalar_type());
   if (gradient_.defined()) {
     gradient_.add_(part);

@@ -37,13 +37,15 @@ class FlatParameter {
 
   struct Options {
     ProcessGroup group;
+    /// The ranks with the same chunk, whose gradients are summed, too; empty: none.
+    ProcessGroup replicas = {};
     std::string name;  ///< of its collectives
     bool init_sync = true;
     /// Of the gathered parameters, and in which gradients are summed; unset: the parameters' own,
     /// and that of the gradients.
     std::optional<at::ScalarType> param_dtype = {};
     std::optional<at::ScalarType> reduce_dtype = {};
-    /// Unset: the number of ranks.
+    /// Unset: the number of ranks, in all replicas.
     std::optional<double> gradient_divide_factor = {};
   };
 
@@ -65,6 +67,8 @@ class FlatParameter {
   /// Between the two the values arrive; collective.
   void begin_gather();
   void end_gather();
+  /// In between, any number of times: lets values arrive meanwhile.
+  void advance_gather() const { gathering_.is_completed(); }
   /// In place of end_gather(): waits until nothing is written to the memory, and frees it.
   void drop_gather() noexcept;
   void reshard();
@@ -98,6 +102,7 @@ class FlatParameter {
   at::Tensor place_in(const at::Tensor& flat, std::size_t i) const;
   at::Tensor in_order(std::size_t i, const at::Tensor& tensor) const;
   at::Tensor own_part(const at::Tensor& chunk, std::size_t i) const;
+  int ranks() const;
   bool group_divides() const;
   void fill_window(const at::Tensor& flat, ElementRange window,
                    const std::vector<at::Tensor>& gradients, double factor) const;

@@ -24,6 +24,13 @@ bool in_backward_pass() {
 
 }  // namespace
 
+void ShardedUnits::add(Unit unit) {
+  has_readers_ = has_readers_ || std::ranges::any_of(unit.flats, [](const auto& flat) {
+                   return flat->reads_other_chunks();
+                 });
+  units_.push_back(std::move(unit));
+}
+
 void ShardedUnits::attach_hooks() {
   std::vector<at::Tensor> parameters;
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
@@ -86,10 +93,17 @@ void ShardedUnits::begin_weighted_pass(double weight) {
   begins_weighted_ = true;
   weight_ += weight;
   if (!sync_) return;
-  const at::Tensor own = at::full({1}, weight_, at::kDouble);
-  double total = 0;
-  for (const at::Tensor& one : gather_from_all(options_.group, own)) total += one.item<double>();
-  scale_ = total > 0 ? options_.group.world_size() / total : 0;
+  // In the order of ranks, those of a replica first: the same bits everywhere.
+  double total = weight_;
+  int ranks = 1;
+  for (const ProcessGroup& group : {options_.group, options_.replicas}) {
+    if (!group) continue;
+    const at::Tensor own = at::full({1}, total, at::kDouble);
+    total = 0;
+    for (const at::Tensor& one : gather_from_all(group, own)) total += one.item<double>();
+    ranks *= group.world_size();
+  }
+  scale_ = total > 0 ? ranks / total : 0;
 }
 
 void ShardedUnits::note_pass(Passes kind) {
@@ -143,6 +157,7 @@ void ShardedUnits::before_use(const std::vector<at::Tensor>& arguments, const at
         "which parameters() has, or call load_full_state_dict()");
   }
   if (in_backward) begin_backward();
+  if (arriving_ != kNone) advance_arriving();
   std::vector<std::size_t> units;
   for (const at::Tensor& argument : arguments) {
     const std::size_t unit = unit_of(argument);
@@ -222,6 +237,11 @@ void ShardedUnits::begin_gather(std::size_t index) {
   for (const auto& flat : units_[index].flats) flat->begin_gather();
 }
 
+// Over several machines no thread moves what arrives on from one step to the next.
+void ShardedUnits::advance_arriving() const {
+  for (const auto& flat : units_[arriving_].flats) flat->advance_gather();
+}
+
 void ShardedUnits::drop_arriving() noexcept {
   if (arriving_ == kNone) return;
   for (const auto& flat : units_[std::exchange(arriving_, kNone)].flats) flat->drop_gather();
@@ -229,11 +249,7 @@ void ShardedUnits::drop_arriving() noexcept {
 
 // A rank that goes on may change its pieces, which others have before them while they compute.
 void ShardedUnits::wait_for_readers() const {
-  const bool has_readers = std::ranges::any_of(units_, [](const Unit& unit) {
-    return std::ranges::any_of(unit.flats,
-                               [](const auto& flat) { return flat->reads_other_chunks(); });
-  });
-  if (has_readers) options_.group.barrier({.name = "parameters read"});
+  if (has_readers_) options_.group.barrier({.name = "parameters read"});
 }
 
 void ShardedUnits::reduce(Unit& unit) {
@@ -300,7 +316,9 @@ bool ShardedUnits::exchange_what_is_left() {
   const auto count = static_cast<std::int64_t>(states.size());
   const at::Tensor on_device =
       at::from_blob(states.data(), {count}, at::kByte).to(options_.group.device(), false, true);
-  options_.group.all_reduce(on_device, {.op = ReduceOp::kMax, .name = "gradients present"});
+  for (const ProcessGroup& group : {options_.group, options_.replicas}) {
+    if (group) group.all_reduce(on_device, {.op = ReduceOp::kMax, .name = "gradients present"});
+  }
   const at::Tensor agreed = on_device.cpu();
   const auto* has_gradient = static_cast<const std::uint8_t*>(agreed.const_data_ptr());
   for (FlatParameter* const flat : flats) {
@@ -312,6 +330,7 @@ bool ShardedUnits::exchange_what_is_left() {
   return true;
 }
 
+// Replicas have the same gradients: each element counts once.
 void ShardedUnits::measure_gradients() {
   double squares = 0;
   for (const Unit& unit : units_) {

@@ -45,6 +45,7 @@ class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher
 
   struct Options {
     ProcessGroup group;
+    ProcessGroup replicas = {};  ///< the ranks with the same shards; empty: none
     bool reshard_after_forward = true;
     bool gradient_norm = false;  ///< compute it at the end of backward
   };
@@ -52,7 +53,7 @@ class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher
   explicit ShardedUnits(Options options) : options_(std::move(options)) {}
 
   /// Before the first forward.
-  void add(Unit unit) { units_.push_back(std::move(unit)); }
+  void add(Unit unit);
   void attach_hooks();
 
   const std::vector<Unit>& units() const { return units_; }
@@ -95,6 +96,7 @@ class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher
   void gather(std::size_t index, bool in_backward);
   bool gathers_in_background() const;
   void begin_gather(std::size_t index);
+  void advance_arriving() const;
   void drop_arriving() noexcept;
   void wait_for_readers() const;
   void reduce(Unit& unit);
@@ -106,6 +108,7 @@ class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher
 
   Options options_;
   std::vector<Unit> units_;
+  bool has_readers_ = false;               // of other ranks' memory
   std::vector<std::string> trained_;       // names, by the hooks' index
   std::vector<std::size_t> unit_of_hook_;  // of the parameter
   std::unique_ptr<GradientHooks> hooks_;

@@ -31,8 +31,8 @@ void serve(const ProcessGroup& group, const FilePassing& passing, std::span<cons
   const at::Tensor told = name_tensor();
   std::memcpy(told.mutable_data_ptr(), address.data(),
               std::min<std::size_t>(address.size(), kMostNameBytes - 1));
-  group.broadcast(told, passing.source, {.name = "one copy, address"});
-  const Work arrival = group.barrier({.async_op = true, .name = "one copy, memory"});
+  group.broadcast(told, passing.source, {.name = passing.purpose + ", address"});
+  const Work arrival = group.barrier({.async_op = true, .name = passing.purpose + ", memory"});
   for (int served = 0; served < passing.receivers;) {
     const UniqueFd socket = accept_same_user(listener.get(), Deadline::after(kBetweenLooks));
     if (arrival.is_completed()) break;
@@ -49,7 +49,7 @@ void serve(const ProcessGroup& group, const FilePassing& passing, std::span<cons
 
 std::vector<UniqueFd> receive(const ProcessGroup& group, const FilePassing& passing) {
   const at::Tensor told = name_tensor();
-  group.broadcast(told, passing.source, {.name = "one copy, address"});
+  group.broadcast(told, passing.source, {.name = passing.purpose + ", address"});
   std::vector<UniqueFd> files;
   std::exception_ptr error;
   if (passing.is_receiver) {
@@ -63,7 +63,7 @@ std::vector<UniqueFd> receive(const ProcessGroup& group, const FilePassing& pass
     }
   }
   // Where the source or another was lost, this error has the name that recovery looks for.
-  group.barrier({.name = "one copy, memory"});
+  group.barrier({.name = passing.purpose + ", memory"});
   if (error) std::rethrow_exception(error);
   return files;
 }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
@@ -14,7 +15,8 @@ struct FilePassing {
   int source = 0;
   int receivers = 0;  ///< Number of ranks that receive, without the source.
   bool is_receiver = false;
-  std::size_t files = 0;  ///< Number per receiver.
+  std::size_t files = 0;             ///< Number per receiver.
+  std::string purpose = "one copy";  ///< first words of the names of its collectives
 };
 
 /// Passes memory files from one rank to others of the same machine; returns those that this rank

@@ -1,0 +1,91 @@
+#include "lockstep/fully_shard/internal/shard_mesh.h"
+
+#include <algorithm>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
+#include "lockstep/comm/init_process_group.h"
+#include "lockstep/comm/internal/exchange_values.h"
+#include "lockstep/ddp/exchange/flat_messages.h"
+#include "lockstep/ddp/exchange/machine_groups.h"
+
+namespace lockstep::inline internal {
+namespace {
+
+constexpr const char* kOperation = "fully_shard";
+
+// A group of this rank alone.
+ProcessGroup alone(const ProcessGroup& group) {
+  ProcessGroup own;
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    if (const ProcessGroup made = group.new_group({rank})) own = made;
+  }
+  return own;
+}
+
+ShardMesh mesh_by_machine(const ProcessGroup& group, HybridShard hybrid) {
+  const MachineGroups machines = machine_groups(group);
+  for (const std::vector<int>& ranks : machines.ranks) {
+    if (ranks.size() == machines.ranks.front().size()) continue;
+    throw UsageError(concat(kOperation, " on rank ", group.rank(),
+                            ": hybrid_shard needs machines with the same number of ranks, and they "
+                            "have ",
+                            machines.ranks.front().size(), " and ", ranks.size(),
+                            "; start as many ranks on each"));
+  }
+  const bool shards_inside = hybrid == HybridShard::kShardInMachines;
+  ShardMesh mesh{.shard = shards_inside ? machines.local : machines.partners,
+                 .replicate = shards_inside ? machines.partners : machines.local};
+  if (!mesh.shard) mesh.shard = group.world_size() == 1 ? group : alone(group);
+  return mesh;
+}
+
+// In a grid a rank has the number of its shard in both of its groups, as the others there have.
+void check_grid(const ShardMesh& mesh) {
+  const auto are_equal = [](const ProcessGroup& group, const ProcessGroup& other) {
+    const auto rows = gather_rows(group, {other.rank(), other.world_size()});
+    return std::ranges::all_of(rows, [&](const auto& row) { return row == rows.front(); });
+  };
+  const bool columns = are_equal(mesh.replicate, mesh.shard);
+  const bool rows = are_equal(mesh.shard, mesh.replicate);
+  if (columns && rows) return;
+  throw UsageError(concat(
+      kOperation, " on rank ", mesh.shard.rank(),
+      ": process_group and replicate_group do not form a grid; the ranks of a replicate_group must "
+      "have the same rank in process_groups of one size, and the other way round"));
+}
+
+}  // namespace
+
+bool ShardMesh::is_first() const {
+  return shard.rank() == 0 && (!replicate || replicate.rank() == 0);
+}
+
+void ShardMesh::broadcast(const std::vector<at::Tensor>& tensors) const {
+  if (tensors.empty()) return;
+  broadcast_tensors(shard, tensors, 0);
+  if (replicate) broadcast_tensors(replicate, tensors, 0);
+}
+
+void ShardMesh::check_everywhere(const std::function<void(const ProcessGroup&)>& check) const {
+  if (!replicate) return check(shard);
+  run_on_all(replicate, kOperation, [&] { check(shard); });
+  run_on_all(shard, kOperation, [&] { check(replicate); });
+}
+
+ShardMesh shard_mesh_of(const FullyShardOptions& options) {
+  const ProcessGroup group =
+      options.process_group ? options.process_group : default_process_group();
+  if (options.hybrid_shard != HybridShard::kNone) {
+    if (options.replicate_group) {
+      throw UsageError(concat(kOperation, " on rank ", group.rank(),
+                              ": hybrid_shard with replicate_group; give one of them"));
+    }
+    return mesh_by_machine(group, options.hybrid_shard);
+  }
+  ShardMesh mesh{.shard = group, .replicate = options.replicate_group};
+  if (mesh.replicate) check_grid(mesh);
+  return mesh;
+}
+
+}  // namespace lockstep::inline internal
