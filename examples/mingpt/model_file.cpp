@@ -84,7 +84,8 @@ TrainedModel read_model(const fs::path& path) {
     try {
       return restore(lockstep::load_snapshot(file), file);
     } catch (const lockstep::CorruptFile& error) {
-      lockstep::log(lockstep::LogLevel::kWarning, concat("passed over: ", error.what()));
+      lockstep::log(lockstep::LogLevel::kWarning,
+                    concat("skipped a damaged snapshot: ", error.what()));
     }
   }
   throw UsageError(concat("generate text: no whole snapshot in ", path,

@@ -357,7 +357,7 @@ void Launcher::explain_failure() const {
 void Launcher::say_who_did_not_end() const {
   for (const WorkerExit& exit : agent_.outcome().exits) {
     if (exit.told_to_stop && exit.signal == SIGKILL) {
-      say(concat(describe_worker(exit), " did not end; killed by SIGKILL"));
+      say(concat(describe_worker(exit), " was still running; killed by SIGKILL"));
     }
   }
   for (const WorkerExit& stuck : agent_.outcome().stuck) {

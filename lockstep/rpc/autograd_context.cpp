@@ -33,7 +33,8 @@ std::int64_t new_context() {
   ErrorFields fields{.operation = what, .timeout = worker.options().timeout};
   if (lost) {
     fields.ranks = {*lost};
-    throw PeerLost(fields, concat(worker.describe(*lost), " is gone; look at how it ended"));
+    throw PeerLost(fields,
+                   concat(worker.describe(*lost), " is gone; see its output for the reason"));
   }
   if (is_timeout(message)) {
     throw TimeoutError(

@@ -565,7 +565,7 @@ bool AcceleratorState::judge(const std::string& text) const {
   if (options_.non_finite == NonFinite::kStop) throw Error(text);
   const bool skips = options_.non_finite == NonFinite::kSkip || scaler_.is_enabled();
   if (group_.rank() == 0) {
-    log(LogLevel::kWarning, concat(text, skips ? "; the step is left out, on all ranks" : ""));
+    log(LogLevel::kWarning, concat(text, skips ? "; all ranks skip the step" : ""));
   }
   return !skips;
 }

@@ -292,7 +292,7 @@ class LiveOneCopy(LiveAcceleratorTest):
         job.wait_for_begin(2)
         self.assertEqual(job.finish(), [0, 0], job.errors)
         self.assertEqual(len(job.ends()), 1)
-        warning = "one_copy_per_machine: the ranks share no memory any more (backend gloo); each continues with a replica"
+        warning = "one_copy_per_machine: the ranks no longer share memory (backend gloo); each continues with a replica"
         self.assertEqual(job.errors.count(warning), 1, job.errors)
 
     def test_a_rank_that_hangs_is_replaced(self):

@@ -141,7 +141,7 @@ class ShmFaults(unittest.TestCase):
         job = Job(self, 2, "small")
         job[VICTIM].process.send_signal(signal.SIGSEGV)
         self.expect_text(job[0], "PeerLost", r"all_reduce number \d+ of group 'default' on rank 0: a peer is gone: "
-                         rf"rank 1 \(pid {job[VICTIM].pid}\) ended; look at how it ended")
+                         rf"rank 1 \(pid {job[VICTIM].pid}\) ended; see its output for the reason")
 
     def test_a_rank_that_ends_early_is_named(self):
         for action, code in (("return", 0), ("exit", 0), ("throw", 1)):

@@ -261,7 +261,7 @@ TEST_F(FailureTest, ASecondInterruptKillsAtOnce) {
   process.signal(SIGINT);
   const auto result = process.wait();
   EXPECT_EQ(result.status, 130);
-  EXPECT_THAT(result.err, HasSubstr("did not end; killed by SIGKILL"));
+  EXPECT_THAT(result.err, HasSubstr("was still running; killed by SIGKILL"));
   EXPECT_THAT(result.err, HasSubstr("stopped by SIGINT\n"));
 }
 

@@ -18,7 +18,7 @@ BackgroundTask::~BackgroundTask() {
   } catch (const std::exception& error) {
     log(LogLevel::kWarning, concat(operation_, ": ", error.what()));
   } catch (...) {
-    log(LogLevel::kWarning, concat(operation_, ": it failed"));
+    log(LogLevel::kWarning, concat(operation_, ": failed"));
   }
 }
 

@@ -53,7 +53,7 @@ std::vector<std::int64_t> ShardSnapshots::whole() const {
       load_snapshot(directory_ / name.file_name());
       whole.push_back(name.step);
     } catch (const Error& error) {  // Damaged, of another program, or not to be read.
-      log(LogLevel::kWarning, concat("passed over: ", error.what()));
+      log(LogLevel::kWarning, concat("skipped a snapshot: ", error.what()));
     }
   }
   return whole;

@@ -110,7 +110,7 @@ void LauncherLink::take_rank(const std::function<void()>& while_waiting) {
       }
     }
     if (!is_standby_ && next_word.passed()) {
-      log(LogLevel::kWarning, "still waiting for a rank in the job's next generation");
+      log(LogLevel::kWarning, "still waiting to be assigned a rank in the job's next generation");
       next_word = Deadline::after(kNextWord);
     }
   }

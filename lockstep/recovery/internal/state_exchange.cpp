@@ -55,7 +55,8 @@ void keep_copy(const ProcessGroup& group, MovableState& state, const Standing& s
     if (memory.write(value, standing)) link.leave_memory(memory.file());
     failpoint("memory.left");
   } catch (const SystemError& error) {
-    log(LogLevel::kWarning, concat("no copy of the state in memory: ", error.what()));
+    log(LogLevel::kWarning,
+        concat("cannot copy the state to the launcher's memory: ", error.what()));
   }
 }
 

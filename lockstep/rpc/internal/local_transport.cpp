@@ -41,9 +41,9 @@ void guarded(Complete&& complete) noexcept {
   try {
     complete();
   } catch (const std::exception& error) {
-    log(LogLevel::kWarning, concat("rpc: a callback of an answer failed: ", error_text(error)));
+    log(LogLevel::kWarning, concat("rpc: a reply callback threw: ", error_text(error)));
   } catch (...) {
-    log(LogLevel::kWarning, "rpc: a callback of an answer failed");
+    log(LogLevel::kWarning, "rpc: a reply callback threw");
   }
 }
 

@@ -316,9 +316,11 @@ PeerLost Worker::loss_of(int rank, ErrorFields fields) const {
   const int cause = loss_causes_[static_cast<std::size_t>(rank)].load();
   const int first = cause == kNobody ? first_lost_.load() : cause;
   fields.ranks = {rank};
-  if (first == kNobody || first == rank) return {fields, "it is gone; look at how it ended"};
+  if (first == kNobody || first == rank)
+    return {fields, "it is gone; see its output for the reason"};
   fields.ranks = {std::min(rank, first), std::max(rank, first)};
-  return {fields, concat("it is gone, after ", describe(first), "; look at how that worker ended")};
+  return {fields, concat("it is gone, after ", describe(first),
+                         "; see the output of that worker for the reason")};
 }
 
 RRefKey Worker::next_key(int owner) {

@@ -125,9 +125,8 @@ void AcceleratorShards::compare_kernels(const std::string& saved, const std::str
   if (saved == own || state_.process_index() != 0) return;
   log(LogLevel::kWarning,
       concat(source,
-             ": logical_shards: kernels may round otherwise than in the training that was "
-             "saved: there ",
-             words_missing_in(own, saved), ", here ", words_missing_in(saved, own),
+             ": logical_shards: kernels may round differently from the saved run: saved with ",
+             words_missing_in(own, saved), ", now ", words_missing_in(saved, own),
              "; the training continues, its bits may be other ones"));
 }
 

@@ -359,7 +359,7 @@ void AcceleratorTraining::warn_of_replicas() {
   if (has_copy || !state_.options_.one_copy_per_machine) return;
   if (std::exchange(has_warned_of_replicas_, true) || group.rank() != 0) return;
   log(LogLevel::kWarning,
-      concat("one_copy_per_machine: the ranks share no memory any more (backend ",
+      concat("one_copy_per_machine: the ranks no longer share memory (backend ",
              group.backend_name(), "); each continues with a replica of its own"));
 }
 
@@ -385,8 +385,8 @@ void AcceleratorState::join() {
     group_ = init_process_group(options_.init);
     if (is_offered && group_.rank() == 0) {
       log(LogLevel::kWarning,
-          "strategy kFullyShard: a failed rank takes its shards along, so that all ranks restart "
-          "from the newest snapshot");
+          "strategy kFullyShard: a failed rank's shards are lost, so all ranks restart from the "
+          "newest snapshot");
     }
     return;
   }
@@ -525,7 +525,8 @@ void AcceleratorState::stop_recovering(const std::string& reason) {
   can_recover_ = false;
   recovery_->deactivate();
   if (group_.rank() != 0) return;
-  log(LogLevel::kWarning, concat("recovery is off, a failed rank restarts all: ", reason));
+  log(LogLevel::kWarning,
+      concat("recovery is off (", reason, "): if a rank fails, all ranks restart"));
 }
 
 std::int64_t AcceleratorState::begin_epochs() {

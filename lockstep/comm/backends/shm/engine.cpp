@@ -247,8 +247,8 @@ void Engine::end_by(Verdict verdict, const Task* awaited) {
     case Reason::kNone:
       break;
     case Reason::kDied:
-      return end_all<PeerLost>(concat("a peer is gone: ", who, " ended; look at how it ended"),
-                               ranks);
+      return end_all<PeerLost>(
+          concat("a peer is gone: ", who, " ended; see its output for the reason"), ranks);
     case Reason::kLeft:
       return end_all<PeerLost>(
           concat("a peer is gone: ", who, " left the group; call the same on every rank"), ranks);
