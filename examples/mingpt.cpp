@@ -77,7 +77,7 @@ int run(int argc, char** argv) {
   CLI::App app(
       "Trains a small GPT on text, character by character, and lets it write.\n"
       "Start it with `lockstep run --standalone --nproc-per-node=2 mingpt`, or alone. It writes\n"
-      "snapshots and, started again, goes on after the last one.");
+      "snapshots and, started again, resumes from the last one.");
   app.add_option("--config", arguments.config_file,
                  "a JSON file of sections: gpt_config, data_config, trainer_config, "
                  "optimizer_config");

@@ -97,10 +97,10 @@ int main(int argc, char** argv) {
   return lockstep::run_main([&] {
     Arguments arguments;
     CLI::App app(
-        "Trains on handwritten digits and goes on when ranks are killed:\n"
+        "Trains on handwritten digits and continues when ranks are killed:\n"
         "  lockstep run --standalone --nproc-per-node=2 --max-restarts=10 resilient");
     app.option_defaults()->always_capture_default();
-    app.add_option("--steps", arguments.steps, "updates of the parameters, in all")
+    app.add_option("--steps", arguments.steps, "total optimizer steps")
         ->check(integer_between(1, kMostOfAnything));
     app.add_option("--data", arguments.data, "the digits: 64 pixels and a label a line");
     return parse_command_line(app, argc, argv) ? train(arguments) : 0;

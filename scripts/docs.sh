@@ -16,7 +16,7 @@ Needs doxygen and doxygen-awesome-css (Debian), and Lockstep's programs; install
 search in Chinese) into build/docs/venv. After that it needs no network.
 
   --binaries DIR  folder of the programs (default: $binaries)
-  --dry-run       say what would be done, and do nothing
+  --dry-run       print the steps, do nothing
   -h, --help      this text
 TEXT
 }

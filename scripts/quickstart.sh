@@ -12,8 +12,8 @@ usage() {
 Usage: scripts/quickstart.sh [options] [-- arguments of the example]
 
 Installs what is missing (Debian packages, LibTorch), builds, and trains a small convolutional net
-on handwritten digits with two processes. Run again, it goes on where it was, or says that the
-training is complete. Ctrl-C stops it. To build every other program afterwards:
+on handwritten digits with two processes. Run again, it resumes, or says that the training is
+complete. Ctrl-C stops it. To build every other program afterwards:
 
   cmake --build --preset release
 

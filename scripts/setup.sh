@@ -18,11 +18,11 @@ dry_run=false
 readonly SETUP_OPTIONS_HELP="  --libtorch DIR  LibTorch to build with (the folder that holds share/cmake/Torch). Otherwise:
                   CMAKE_PREFIX_PATH, then the project's .venv, then the torch of your python3 if
                   it is $TORCH_MINIMUM or newer, then $TORCH_REQUIREMENT installed into .venv
-  --dry-run       say what would be done, and do nothing
+  --dry-run       print the steps, do nothing
   -h, --help      this text"
 
 # Programs that end in their own way on Ctrl-C would otherwise let the next step start.
-trap 'fail "stopped; run it again to go on"' INT TERM
+trap 'fail "stopped; run it again to continue"' INT TERM
 
 fail() {
   printf '%s: %s\n' "${0##*/}" "$1" >&2

@@ -17,7 +17,7 @@ Python and the minor version of PyTorch that build it. A second run compiles onl
   --out DIR       where the wheel goes (default: dist)
   --python FILE   the Python whose PyTorch it is for (default: that of .venv, into which $TORCH_REQUIREMENT is
                   installed where it is missing)
-  --dry-run       say what would be done, and do nothing
+  --dry-run       print the steps, do nothing
   -h, --help      this text
 
 Install it with: pip install $out/lockstep_torch-*.whl

@@ -48,7 +48,7 @@ On each machine, with one secret (umask 077; openssl rand -hex 32 > job.secret):
 With --node-rank, which differs on each machine:
   lockstep run --nnodes=2 --node-rank=0 --master-addr=10.0.0.1 --secret-file=job.secret ./train
   lockstep run --nnodes=2 --node-rank=1 --master-addr=10.0.0.1 --secret-file=job.secret ./train
-With SLURM or MPICH, LOCKSTEP_JOB_SECRET exported (Open MPI needs --master-addr too):
+Under SLURM or MPICH, after exporting LOCKSTEP_JOB_SECRET (Open MPI needs --master-addr too):
   srun --ntasks-per-node=1 lockstep run --nproc-per-node=8 ./train
   mpirun -n 2 -ppn 1 lockstep run --nproc-per-node=8 ./train)";
 
@@ -95,7 +95,8 @@ void add_flags(CLI::App& app, RunFlags& flags) {
       "--nproc-per-node", flags.nproc_per_node, "N|auto|cpu|gpu",
       "workers on this machine (default 1); gpu: one per GPU;\ncpu: one per processor; auto: "
       "gpu if there is one, else cpu");
-  table.flag("--standalone", flags.standalone, "one machine: loopback and a free port");
+  table.flag("--standalone", flags.standalone,
+             "run on this machine only, with a rendezvous on a free\nloopback port");
   table.text(
       "--nnodes", flags.nnodes, "N|MIN:MAX",
       "machines (default 1); MIN:MAX: machines may join and\nleave a running job (c10d, etcd)");
@@ -104,9 +105,10 @@ void add_flags(CLI::App& app, RunFlags& flags) {
       "start the job on these machines over ssh: a:8,b:8, or\na file with lines \"a slots=8\"");
   table.text("--max-restarts", flags.max_restarts, "N",
              "maximum number of restarts after failures, counted over\nall machines (default 0)");
-  table.text("--standby", flags.standby, "N",
-             "started spare workers per machine, which replace failed\nones; for programs with "
-             "Accelerator,\nTrainer or ResilientTraining (default 0)");
+  table.text(
+      "--standby", flags.standby, "N",
+      "spare workers per machine, started in advance; they\nreplace failed ones; for programs "
+      "with Accelerator,\nTrainer or ResilientTraining (default 0)");
   table.text("--log-dir", flags.log_dir, "DIR",
              "directory of log files: DIR/<id>_<random>/attempt_<n>/\n<local rank>/stdout.log, "
              "stderr.log, error.json");
@@ -157,11 +159,13 @@ void add_flags(CLI::App& app, RunFlags& flags) {
   table.text("--secret-file", flags.secret_file, "FILE",
              "the job's secret, equal on all machines; or set\nLOCKSTEP_JOB_SECRET");
   table.text("--rdzv-conf", flags.rdzv_conf, "KEY=VALUE,...",
-             "timeouts in seconds: join_timeout or timeout (600),\nlast_call_timeout (30: wait for "
-             "more machines after MIN\nhave joined), keep_alive_interval (heartbeat, 5);\n"
-             "keep_alive_max_attempt (heartbeats until a machine is\nlost, 6); is_host=0|1: "
-             "whether this machine serves the\nrendezvous; etcd_prefix: "
-             "first part of etcd's keys");
+             "settings of the rendezvous; timeouts in seconds:\n"
+             "join_timeout or timeout: for machines to join (600)\n"
+             "last_call_timeout: for more machines after MIN (30)\n"
+             "keep_alive_interval: between heartbeats (5)\n"
+             "keep_alive_max_attempt: heartbeats until a machine is\nlost (6)\n"
+             "is_host: 1 if this machine serves the rendezvous, else 0\n"
+             "etcd_prefix: first part of etcd's keys");
 
   table.group("Several machines over ssh, with --hosts");
   table.text("--ssh-command", flags.ssh_command, "COMMAND",
@@ -182,7 +186,7 @@ void add_flags(CLI::App& app, RunFlags& flags) {
       "preemption notices: forwarded to the workers; they do\nnot stop the job, e.g. SIGUSR1 "
       "from SLURM (default none)");
   table.text("--monitor-interval", flags.monitor_interval, "SECONDS",
-             "accepted and unused: Lockstep sees a worker's end at once");
+             "accepted and ignored: Lockstep sees a worker's end at once");
 
   table.group("Output");
   table.text("--local-ranks-filter", flags.local_ranks_filter, "RANK,...",

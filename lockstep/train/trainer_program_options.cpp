@@ -115,7 +115,7 @@ void add_trainer_options(ProgramOptions& program, TrainerOptions& options) {
   program.add("compute_threads", options.compute_threads,
               "with logical_shards: threads of each rank's operators");
   program.add("allow_kernel_differences", options.allow_kernel_differences,
-              "with logical_shards: warn of ranks whose kernels may round otherwise, instead of "
+              "with logical_shards: warn of ranks whose kernels may round differently, instead of "
               "refusing them");
   program.add("workers", options.workers, "threads that load batches in advance");
   program.add("precision", options.precision, kPrecision, "32-true, 16-mixed or bf16-mixed");

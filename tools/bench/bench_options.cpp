@@ -90,7 +90,8 @@ std::optional<BenchOptions> parse_bench_options(const std::vector<std::string>& 
   add_count("--nproc-per-node", options.nproc_per_node, 2, kMostRanks,
             "number of ranks (default 2), each on its own processor if there are enough");
   add("--backends", "NAME,...",
-      "backends to compare (default shm,gloo); ratios are to gloo, or to the last",
+      "backends to compare (default shm,gloo); speeds relative to gloo, or to the last\n"
+      "backend if gloo is not listed",
       [&](const std::string& text) { options.backends = list_of("--backends", text); });
   add("--sizes", "BYTES,...",
       "tensor sizes (default 4 B to 128 MiB, with 46758048: the gradients of ResNet-18)",

@@ -64,7 +64,7 @@ Several: connections in both directions, clock skew, differing MTU, versions and
                                    "the\nsource address of the route to the endpoint)")}},
            {.title = "Both",
             .entries = {value_flag("timeout", "SECONDS",
-                                   "timeout of the connection checks together (default 10); the "
+                                   "timeout of all connection checks together (default 10); the "
                                    "rendezvous\nwaits 6 times as long"),
                         {.name = "json", .text = "print all findings as JSON"},
                         {.name = "help", .letter = 'h', .text = "show this text"}}}},

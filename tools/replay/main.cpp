@@ -92,8 +92,8 @@ int replay(const std::vector<std::string>& arguments) {
   add_integer(app, "--step", step, 1, "the step, numbered from 1 as in metrics.jsonl")->required();
   add_integer(app, "--nproc-per-node", ranks, 1, "number of ranks (default 1)");
   app.footer(
-      "Set the environment variables that the program reads as in the run. The program writes its\n"
-      "own files outside of the run's directory again.\n\n"
+      "Set the environment variables that the program reads as in the run. Files that the program\n"
+      "writes outside the run's directory are written again.\n\n"
       "Exit code: 0: the bits agree; 1: they differ, or the program failed; 2: wrong command line, "
       "or\n"
       "the run has no log of that step.\n\n"

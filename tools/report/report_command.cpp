@@ -16,9 +16,9 @@ int report_command(const std::vector<std::string>& arguments) {
   std::string output;
   CLI::App app(
       "Writes a page of a training run: curves of all metrics, throughput, what each rank does, "
-      "runs and\n"
-      "how they ended, the audit of samples, machine and versions, snapshots. It is one HTML file "
-      "that\n"
+      "when each\n"
+      "run ended, and how, the audit of samples, machine and versions, snapshots. It is one HTML "
+      "file that\n"
       "needs no network.",
       "lockstep report");
   app.add_option("RUN", folder, "folder of the run (directory of a Trainer), with metrics.jsonl")

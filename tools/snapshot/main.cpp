@@ -52,7 +52,8 @@ int snapshot_command(const std::vector<std::string>& arguments) {
 
   CLI::App* const diff = app.add_subcommand("diff", "compares two, tensor by tensor");
   diff->add_option("SNAPSHOT", snapshot, "a snapshot, or weights")->required();
-  diff->add_option("OTHER", other, "another; a snapshot and weights compare by weights")
+  diff->add_option("OTHER", other,
+                   "the other; if one holds only weights, only weights are compared")
       ->required();
   add_json(diff);
 
@@ -78,7 +79,8 @@ int snapshot_command(const std::vector<std::string>& arguments) {
 
   CLI::App* const converting = app.add_subcommand(
       "convert",
-      "writes the tensors of a snapshot, file or folder in another format, block by block");
+      "writes the tensors of a snapshot, file or folder in another format, without loading them "
+      "whole");
   converting
       ->add_option("SOURCE", converted.source,
                    "a snapshot, .pt or .safetensors file, or a folder of sharded safetensors or "
@@ -93,9 +95,9 @@ int snapshot_command(const std::vector<std::string>& arguments) {
                    "safetensors, dcp (torch.distributed.checkpoint) or pt (default: pt for a .pt "
                    "file, else safetensors)")
       ->option_text("NAME");
-  add_integer(
-      *converting, "--shards", converted.shards, 1,
-      "files of a folder (default: 1); safetensors: at most so many, as a tensor is in one");
+  add_integer(*converting, "--shards", converted.shards, 1,
+              "number of files (default 1); safetensors may write fewer, as it does not split a "
+              "tensor");
   converting
       ->add_option("--part", converted.part,
                    "model (default): the weights; all: every tensor by its path")
@@ -103,7 +105,7 @@ int snapshot_command(const std::vector<std::string>& arguments) {
   converting->add_flag("--force", converted.force, "replace TARGET");
 
   CLI::App* const prune = app.add_subcommand(
-      "prune", "deletes all but the newest complete snapshots, and remains of unfinished saves");
+      "prune", "deletes all but the newest complete snapshots, and leftovers of unfinished saves");
   prune->add_option("DIR", pruned.directory, "folder of the snapshots")->required();
   add_integer(*prune, "--keep", pruned.keep, 1, "complete snapshots to keep, at least 1 (required)")
       ->required();

@@ -14,8 +14,8 @@ int test_command(const std::vector<std::string>& arguments) {
       "lockstep test");
   add_integer(app, "--nproc-per-node", ranks, 1, "number of ranks (default 2)");
   app.footer(
-      "Exit code: 0: all checks passed; 2: wrong command line; otherwise that of the rank that "
-      "failed.\n\n"
+      "Exit code: 0: all checks passed; 2: wrong command line; otherwise the exit code of the "
+      "failed\nrank.\n\n"
       "Examples:\n"
       "  lockstep test\n"
       "  LOCKSTEP_BACKEND=gloo lockstep test --nproc-per-node=4");

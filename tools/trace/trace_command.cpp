@@ -20,8 +20,8 @@ int trace_command(const std::vector<std::string>& arguments) {
       "chrome://tracing:\n"
       "operators, forward, backward and the exchange of gradients of each rank. Clocks of "
       "different\n"
-      "machines are aligned to some ten us by the barriers that a TraceCallback records.");
-  merge->add_option("OUT", target, "the timeline, written at once or not at all")->required();
+      "machines are aligned to within tens of us by the barriers that a TraceCallback records.");
+  merge->add_option("OUT", target, "the timeline, written atomically")->required();
   merge
       ->add_option("TRACES", traces, "the trace files, or a folder with the traces of one timeline")
       ->required();
