@@ -1,10 +1,10 @@
 """Holds the public headers, those directly in lockstep/ and in its folders, to what docs/architecture.md says of them:
 they are few, and include nothing internal. Compiles headers alone, from a folder that holds the public ones only.
 
-    public_headers.py ROOT_OF_THE_REPOSITORY TORCH_DIR [--all] [--keep=FOLDER]
+    public_headers.py ROOT_OF_THE_REPOSITORY [TORCH_DIR] [--all] [--keep=FOLDER]
 
-Without --all: the headers without LibTorch, a second each. With it: every header, 10 s each, unless FOLDER remembers
-that it has not changed since it was last compiled.
+Without --all: the headers without LibTorch, a second each. With it, and TORCH_DIR: every header, 10 s each, unless FOLDER
+remembers that it has not changed since it was last compiled.
 """
 
 import argparse
@@ -26,7 +26,7 @@ INCLUDE = re.compile(r'^\s*#include [<"]([^>"]+)[>"]', re.MULTILINE)
 def arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("root", type=pathlib.Path)
-    parser.add_argument("torch_dir", type=pathlib.Path)
+    parser.add_argument("torch_dir", type=pathlib.Path, nargs="?")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--keep", type=pathlib.Path)
     return parser.parse_args()
@@ -64,9 +64,10 @@ class Compiler:
             copy = self.folder / header
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / header, copy)
-        torch = ARGUMENTS.torch_dir.resolve().parents[2] / "include"
-        self.command = [os.environ.get("CXX", "g++"), "-std=c++20", "-fsyntax-only", "-I", str(self.folder),
-                        "-isystem", str(torch), "-isystem", str(torch / "torch/csrc/api/include")]
+        self.command = [os.environ.get("CXX", "g++"), "-std=c++20", "-fsyntax-only", "-I", str(self.folder)]
+        if ARGUMENTS.torch_dir:
+            torch = ARGUMENTS.torch_dir.resolve().parents[2] / "include"
+            self.command += ["-isystem", str(torch), "-isystem", str(torch / "torch/csrc/api/include")]
 
     def stamp(self, header):
         """Changes with the header and what it includes of ours."""
