@@ -40,7 +40,7 @@ struct TrainerOptions {
   bool split_batches = false;
   /// Threads that load batches ahead.
   std::int64_t workers = 0;
-  /// On the command line: 32-true, 16-mixed or bf16-mixed.
+  /// On the command line: fp32, bf16 or fp16; Lightning's 32-true, bf16-mixed and 16-mixed too.
   Precision precision = Precision::kFloat32;
   /// Same bits on any number of ranks: these three are as in AcceleratorOptions. batch_size is then
   /// that of a shard. Metrics have the same bits too, unless a rank is lost.

@@ -29,10 +29,13 @@ constexpr Names<NonFinite, 4> kNonFinite = {{{"ignore", NonFinite::kIgnore},
                                              {"report", NonFinite::kReport},
                                              {"skip", NonFinite::kSkip},
                                              {"stop", NonFinite::kStop}}};
-// Lightning's.
-constexpr Names<Precision, 3> kPrecision = {{{"32-true", Precision::kFloat32},
-                                             {"16-mixed", Precision::kFloat16},
-                                             {"bf16-mixed", Precision::kBFloat16}}};
+// Then as Lightning spells them.
+constexpr Names<Precision, 6> kPrecision = {{{"fp32", Precision::kFloat32},
+                                             {"bf16", Precision::kBFloat16},
+                                             {"fp16", Precision::kFloat16},
+                                             {"32-true", Precision::kFloat32},
+                                             {"bf16-mixed", Precision::kBFloat16},
+                                             {"16-mixed", Precision::kFloat16}}};
 constexpr Names<GradientClipAlgorithm, 2> kClip = {
     {{"norm", GradientClipAlgorithm::kNorm}, {"value", GradientClipAlgorithm::kValue}}};
 constexpr Names<MetricLogger, 5> kLogger = {
@@ -118,7 +121,8 @@ void add_trainer_options(ProgramOptions& program, TrainerOptions& options) {
               "with logical_shards: warn of ranks whose kernels may round differently, instead of "
               "refusing them");
   program.add("workers", options.workers, "threads that load batches in advance");
-  program.add("precision", options.precision, kPrecision, "32-true, 16-mixed or bf16-mixed");
+  program.add("precision", options.precision, kPrecision,
+              "fp32, bf16 or fp16; Lightning's 32-true, bf16-mixed and 16-mixed are the same");
   program.add("gradient_accumulation_steps", options.gradient_accumulation_steps,
               "batches per optimizer step");
   program.add("gradient_clip_val", options.gradient_clip_val,

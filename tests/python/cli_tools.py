@@ -77,15 +77,16 @@ class Tools(unittest.TestCase):
             self.assertIn(words, done.stdout)
 
     def test_a_unique_prefix_stands_for_a_flag(self):
-        in_full = run("estimate", "1M", "--nproc-per-node=4", "--mixed-precision", "--json")
+        in_full = run("estimate", "1M", "--nproc-per-node=4", "--precision=bf16", "--json")
         self.assertEqual(in_full.returncode, 0, in_full.stderr)
-        self.assertEqual(run("estimate", "1M", "--nproc_per", "4", "--mixed", "--js").stdout, in_full.stdout)
+        self.assertEqual(run("estimate", "1M", "--nproc_per", "4", "--pre", "bf16", "--js").stdout, in_full.stdout)
         self.assertEqual(run("env", "--he").stdout, run("env", "--help").stdout)
 
     def test_what_cannot_work_gets_one_line(self):
         for arguments, words in ((["estimate"], "MODEL is required"),
                                  (["estimate", "many"], "'many' is neither a file nor a number of parameters, as 124M"),
                                  (["estimate", "1M", "--optimizer=lamb"], "--optimizer"),
+                                 (["estimate", "1M", "--precision=fp8"], "--precision"),
                                  (["test", "--nproc-per-node=0"], "--nproc-per-node"),
                                  (["test", "x"], "not expected: x"),
                                  (["new"], "NAME is required"),

@@ -115,7 +115,7 @@ class Completion(unittest.TestCase):
     def test_flags(self):
         self.assertEqual(self.completed("lockstep run --standa\t--nproc-per-n\t2 ./train"),
                          ["run", "--standalone", "--nproc-per-node=2", "./train"])
-        self.assertEqual(self.completed("lockstep estimate --mixed\t1B"), ["estimate", "--mixed-precision", "1B"])
+        self.assertEqual(self.completed("lockstep estimate --shard\t1B"), ["estimate", "--shard-optimizer", "1B"])
         self.assertEqual(self.completed("lockstep doctor --rdzv\ta"), ["doctor", "--rdzv-endpoint=a"])
 
     def test_values(self):

@@ -205,7 +205,7 @@ class Trainer(unittest.TestCase):
                                    (["--logger=wandb"], 2, "must be '', tensorboard, csv, tensorboard,csv or csv,tensorboard"),
                                    (["--num-nodes=2", "--devices=3"], 2, "lockstep run --nnodes=2 --nproc-per-node=3"),
                                    (["--max-duration=10"], 2, "max_duration is '10'; give a number with ep"),
-                                   (["--precision=fp8"], 2, "must be 32-true, 16-mixed or bf16-mixed"),
+                                   (["--precision=fp8"], 2, "must be fp32, bf16, fp16, 32-true, bf16-mixed or 16-mixed"),
                                    (["--directory="], 2, "directory is empty; name a folder"),
                                    (["--lr=1e30"], 1, "the training's loss is not finite on rank 0 in step 2"),
                                    (["--directory=/proc/none"], 1, "choose a folder that this process may write")):

@@ -33,6 +33,7 @@ double parameters_of(const std::string& model) {
 int estimate_command(const std::vector<std::string>& arguments) {
   EstimateOptions options;
   std::string model;
+  std::string precision = "fp32";
   bool is_json = false;
   CLI::App app(
       "Estimates what training a model needs: memory of a rank and of a machine, the size of a "
@@ -53,7 +54,10 @@ int estimate_command(const std::vector<std::string>& arguments) {
                  "sgd, momentum (SGD with momentum) or adam (also AdamW); default adam")
       ->transform(CLI::CheckedTransformer(optimizers))
       ->option_text("NAME");
-  app.add_flag("--mixed-precision", options.mixed_precision, "16-bit forward pass (Autocast)");
+  app.add_option("--precision", precision,
+                 "fp32 (default), or bf16 or fp16: 16-bit forward pass (Autocast)")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->option_text("NAME");
   app.add_flag("--shard-optimizer", options.shard_optimizer,
                "optimizer state sharded over all ranks (ShardedOptimizer)");
   app.add_flag("--ema", options.ema, "averaged weights (ExponentialMovingAverage)");
@@ -65,6 +69,7 @@ int estimate_command(const std::vector<std::string>& arguments) {
       "  lockstep estimate 124M --nnodes=2 --nproc-per-node=8\n"
       "  lockstep estimate model.safetensors --shard-optimizer");
   if (!parse_flags(app, arguments)) return 0;
+  options.mixed_precision = precision != "fp32";
   options.parameters = parameters_of(model);
   const Estimate result = estimate(options);
   std::fputs((is_json ? to_json(result, options) + "\n" : describe(result, options)).c_str(),
