@@ -50,6 +50,8 @@ struct SupervisedWorker {
   /// Its rank and, as they become known, the facts of its end. A standby worker has rank -1.
   WorkerExit exit{};
   bool link_is_open = true;
+  /// It took the rank of a lost worker, which the launcher has yet to print.
+  bool is_replacement = false;
   /// It was in a collective when its stack was last read.
   bool is_in_collective = false;
   /// Longest time in which it reads a message, unless it hangs.
@@ -119,6 +121,8 @@ struct SupervisionState {
   SupervisionOptions options;
   SupervisionPhase phase = SupervisionPhase::kBeginning;
   std::uint64_t generation = 0;
+  /// Number of ranks on this machine in this generation.
+  int worker_count = 0;
   std::map<WorkerId, SupervisedWorker> workers;
   WorkerId last_worker = 0;
   StopSequence stop;

@@ -96,11 +96,12 @@ class SupervisionStep {
   void note_end_between(const WorkerExit& exit);
   void note_failed_standby(const WorkerExit& exit);
   void forget_old_exits();
-  void fill(int local_rank, int rank);
+  void fill(int local_rank, int rank, bool is_replacement);
   void start(int local_rank, int rank);
   void place(WorkerId id, Worker& worker, int local_rank, int rank);
   bool is_replaceable(const WorkerExit& exit, State before) const;
   void replace(const WorkerExit& exit, const std::string& why);
+  void say_replacements();
   void dismiss(WorkerId id, Worker& worker, milliseconds patience);
   void stop(int signal, bool spares_done = false);
   void say_who_ends(const std::vector<int>& ranks);

@@ -166,6 +166,41 @@ TEST(Supervision, ALateRankThatEnteredACollectiveHasTheTimeToLeaveIt) {
   EXPECT_TRUE(job.signals(2, SIGKILL));
 }
 
+bool is_replacement_text(const action::Say& words) {
+  return words.text == "rank 1 was replaced; training continues";
+}
+
+TEST(Supervision, AReplacedRankIsReportedOnceAllRanksHaveJoined) {
+  for (const bool is_new_first : {false, true}) {
+    Supervised job(2);
+    job.ends(2, {.signal = SIGKILL});
+    job.decide();
+    job.begins(2, 2);
+    const auto join_survivor = [&] { job.says(1, TookRank{.generation = 2}); };
+    if (!is_new_first) join_survivor();
+    job.says(3, KeepsState{.reads_within = kReads});
+    if (is_new_first) {
+      EXPECT_EQ(job.count<action::Say>(), 0);
+      join_survivor();
+    }
+    EXPECT_EQ(job.count<action::Say>(is_replacement_text), 1);
+    job.says(3, KeepsState{.reads_within = kReads});
+    EXPECT_EQ(job.count<action::Say>(), 0);
+  }
+}
+
+TEST(Supervision, ARankThatIsAddedReplacesNone) {
+  Supervised job(1);
+  job.leaves(1);
+  job.pass(seconds(1));
+  job.begins(2, 2);
+  job.says(1, TookRank{.generation = 2});
+  EXPECT_EQ(job.count<action::Say>(), 0);
+  job.says(2, KeepsState{.reads_within = kReads});
+  EXPECT_EQ(job.state_of(2), WorkerState::kRunning);
+  EXPECT_EQ(job.count<action::Say>(), 0);
+}
+
 // Each wait may take as long as a stack that cannot be read.
 TEST(Supervision, TheStacksOfAllLateRanksAreReadAtOnce) {
   Supervised job(4);

@@ -25,6 +25,7 @@ void SupervisionStep::on(const happened::GenerationReady& event) {
   if (is_stopping() || state_.phase == SupervisionPhase::kFinished) return;
   state_.phase = SupervisionPhase::kRunning;
   const std::uint64_t ended = std::exchange(state_.generation, event.generation);
+  const int count_before = std::exchange(state_.worker_count, event.worker_count);
   state_.search = HangSearch::kNone;
   state_.hang_explained_until.reset();
   state_.late_worker.reset();
@@ -50,16 +51,20 @@ void SupervisionStep::on(const happened::GenerationReady& event) {
     }
   }
   for (int local_rank = 0; local_rank < event.worker_count; ++local_rank) {
-    if (!taken.contains(local_rank)) fill(local_rank, event.first_rank + local_rank);
+    if (taken.contains(local_rank)) continue;
+    fill(local_rank, event.first_rank + local_rank,
+         /*is_replacement=*/!taken.empty() && local_rank < count_before);
   }
 }
 
-void SupervisionStep::fill(int local_rank, int rank) {
+void SupervisionStep::fill(int local_rank, int rank, bool is_replacement) {
   const auto standby = std::ranges::find_if(
       state_.workers, [](const auto& entry) { return entry.second.is_ready_standby(); });
   if (standby == state_.workers.end()) {
     start(local_rank, rank);
+    state_.workers.at(state_.last_worker).is_replacement = is_replacement;
   } else {
+    standby->second.is_replacement = is_replacement;
     place(standby->first, standby->second, local_rank, rank);
   }
 }
@@ -119,7 +124,10 @@ void SupervisionStep::on(const happened::MessageReceived& event) {
 
 void SupervisionStep::receive(WorkerId, Worker& worker, const KeepsState& message) {
   worker.reads_within = message.reads_within;
-  if (worker.state == State::kStarting) worker.state = State::kRunning;
+  if (worker.state == State::kStarting) {
+    worker.state = State::kRunning;
+    say_replacements();
+  }
   if (worker.state != State::kWarmingUp) return;
   worker.state = State::kStandby;
   state_.failed_standbys = 0;
@@ -143,6 +151,7 @@ void SupervisionStep::receive(WorkerId, Worker& worker, const TookRank& message)
   worker.state = State::kRunning;
   worker.joins_by.reset();
   worker.exit.silent_since = 0;
+  say_replacements();
 }
 
 void SupervisionStep::receive(WorkerId, Worker& worker, const LeftGroup& message) {
@@ -233,7 +242,25 @@ bool SupervisionStep::is_replaceable(const WorkerExit& exit, State before) const
 void SupervisionStep::replace(const WorkerExit& exit, const std::string& why) {
   act(action::Say{concat(describe_worker(exit), " ", why, " generation ", state_.generation,
                          "; a replacement takes its rank")});
-  fill(exit.local_rank, exit.rank);
+  fill(exit.local_rank, exit.rank, /*is_replacement=*/true);
+}
+
+// Once every rank of this machine has joined the generation.
+void SupervisionStep::say_replacements() {
+  const auto has_yet_to_join = [](const Worker& worker) {
+    return !worker.is_standby() &&
+           (worker.state == State::kStarting || worker.state == State::kRecovering ||
+            worker.state == State::kLeft);
+  };
+  if (state_.phase != SupervisionPhase::kRunning || any_worker(state_, has_yet_to_join)) return;
+  std::vector<int> ranks;
+  for (auto& [id, worker] : state_.workers) {
+    if (!worker.is_alive() || worker.state == State::kDismissed) continue;
+    if (std::exchange(worker.is_replacement, false)) ranks.push_back(worker.exit.rank);
+  }
+  if (ranks.empty()) return;
+  const char* const verb = ranks.size() == 1 ? " was" : " were";
+  act(action::Say{concat(rank_list(ranks), verb, " replaced; training continues")});
 }
 
 void SupervisionStep::count_end(Worker& worker) {

@@ -45,6 +45,8 @@ class ResilientExample(unittest.TestCase):
         self.assertEqual(code, 0, errors)
         self.assertEqual(lines[-1], end)
         self.assertEqual(recoveries(errors), 2, errors)
+        self.assertEqual(re.findall(r"^lockstep: rank (\d) was replaced; training continues$", errors, re.MULTILINE),
+                         ["0", "1"], errors)
         begins = [int(re.search(r"from step (\d+) on", line)[1]) for line in lines if line.startswith("ranks: ")]
         self.assertEqual(begins[0], 0)
         self.assertEqual(begins, sorted(set(begins)), "each goes on from where the one before was")
