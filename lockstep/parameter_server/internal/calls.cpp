@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <condition_variable>
 #include <iterator>
-#include <mutex>
 #include <string>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/deadline.h"
 #include "lockstep/base/internal/log.h"
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/rpc/rpc.h"
 
 namespace lockstep::parameter_server::inline internal {
@@ -63,8 +63,9 @@ void ServedCalls::leave() {
 }
 
 struct ProcessExits::News {
-  std::mutex mutex;
+  Mutex mutex;
   std::condition_variable came;
+  bool has_come LOCKSTEP_GUARDED_BY(mutex) = false;
 };
 
 ProcessExits::ProcessExits() : news_(std::make_shared<News>()) {
@@ -78,7 +79,8 @@ void ProcessExits::ask(int rank) {
   auto& stay = stays_[static_cast<std::size_t>(rank)];
   stay = rpc::call_async<void>({rank, kAsLongAsItTakes}, kStay);
   stay->when_done([news = news_] {
-    const std::lock_guard lock(news->mutex);
+    const MutexLock lock(news->mutex);
+    news->has_come = true;
     news->came.notify_one();
   });
 }
@@ -101,8 +103,11 @@ void ProcessExits::check() {
 }
 
 void ProcessExits::wait_for_news() {
-  std::unique_lock lock(news_->mutex);
-  news_->came.wait_for(lock, std::chrono::milliseconds(50));
+  News& news = *news_;
+  MutexLock lock(news.mutex);
+  news.came.wait_for(lock.native(), std::chrono::milliseconds(50),
+                     [&]() LOCKSTEP_REQUIRES(news.mutex) { return news.has_come; });
+  news.has_come = false;
 }
 
 void ProcessExits::wait_for(const std::vector<int>& ranks, std::chrono::milliseconds log_interval,
