@@ -314,7 +314,7 @@ class Accelerator {
   /// The device of this rank.
   c10::Device device() const { return process_group().device(); }
   /// The group of all ranks; a recovery replaces it.
-  const ProcessGroup& process_group() const { return state_->group(); }
+  const ProcessGroup& process_group() const { return state_->process_group(); }
   /// Options of this accelerator.
   const AcceleratorOptions& options() const { return state_->options(); }
 

@@ -275,7 +275,7 @@ class AcceleratorState {
   /// Options of the accelerator.
   const AcceleratorOptions& options() const { return options_; }
   /// The current group; a recovery replaces it.
-  const ProcessGroup& group() const { return group_; }
+  const ProcessGroup& process_group() const { return group_; }
   /// The dtype of mixed precision; nullopt for float32.
   std::optional<at::ScalarType> autocast_dtype() const { return autocast_dtype_; }
 

@@ -46,7 +46,7 @@ class PreparedModel {
     std::optional<Autocast> autocast;
     if (dtype) {
       autocast.emplace(
-          AutocastOptions{.device_type = state_->group().device().type(), .dtype = dtype});
+          AutocastOptions{.device_type = state_->process_group().device().type(), .dtype = dtype});
     }
     if constexpr (std::is_same_v<std::remove_cvref_t<Outputs>, at::Tensor>) {
       at::Tensor output = forward_replica(std::forward<Args>(args)...);

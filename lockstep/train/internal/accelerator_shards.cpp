@@ -133,7 +133,7 @@ void AcceleratorShards::compare_kernels(const std::string& saved, const std::str
 // A survivor does not end for a rank that joins.
 void AcceleratorShards::check_kernels() {
   constexpr const char* kOperation = "logical_shards: what decides how kernels round";
-  const ProcessGroup& group = state_.group();
+  const ProcessGroup& group = state_.process_group();
   const std::string own = kernels();
   const auto hash = static_cast<std::int64_t>(hash_bytes(own.data(), own.size()));
   const bool warns = state_.options().allow_kernel_differences;
@@ -169,7 +169,7 @@ void AcceleratorShards::check_kernels() {
 void AcceleratorShards::set_group() {
   discard_step();
   steps_.reset();
-  const ProcessGroup& group = state_.group();
+  const ProcessGroup& group = state_.process_group();
   LogicalShards::check_device(group);
   check_kernels();
   if (group.world_size() <= shards_ || group.rank() != 0) return;
@@ -196,7 +196,7 @@ LogicalShards& AcceleratorShards::steps() {
       modules, LogicalShardsOptions{
                    .shards = shards_,
                    .seed = state_.options().seed,
-                   .process_group = state_.group(),
+                   .process_group = state_.process_group(),
                    .gradient_as_bucket_view = state_.options().ddp.gradient_as_bucket_view});
 }
 
@@ -218,7 +218,8 @@ void AcceleratorShards::begin_shard(const ShardPlace& place) {
     if (steps_) steps_->restore_buffers();
     discard_step();
     if (place.shard == shards_ && loader.batches_behind_cursor() == 0) {  // An epoch's end.
-      return seed_step(state_.options().seed, shards_, step_of_place(), state_.group().device());
+      return seed_step(state_.options().seed, shards_, step_of_place(),
+                       state_.process_group().device());
     }
   }
   steps().begin_shard(step_of_place(), place.shard);
