@@ -49,6 +49,16 @@ class FileNames(unittest.TestCase):
             self.assertLessEqual(len((DOCS / page).read_text().splitlines()), most, page)
 
 
+class Step(unittest.TestCase):
+    def test_a_gradient_passes_few_files(self):
+        """From backward() to .grad: those that the tables name, to the one that sets it."""
+        text = (DOCS / "how-a-step-goes.md").read_text()
+        walk = text[text.index("**2. Backward"):text.index("| `ddp/exchange/set_gradient.h`")]
+        files = set(re.findall(r"`([\w/]+/\w*)(?:\.h|\.cpp)?`", walk)) | {"ddp/exchange/set_gradient"}
+        self.assertEqual(int(re.search(r"a gradient passes (\d+)", text)[1]), len(files), sorted(files))
+        self.assertLessEqual(len(files), 16)
+
+
 class Environment(unittest.TestCase):
     def test_the_page_has_every_variable(self):
         header = (ROOT / "lockstep/base/internal/env.h").read_text()
@@ -94,6 +104,18 @@ class Translations(unittest.TestCase):
             with self.subTest(guide.name):
                 self.assertEqual(guide.read_text().splitlines()[2], f"[中文]({chinese_of(guide).name})")
                 self.assertIn(f"[English]({guide.name})", chinese_of(guide).read_text().splitlines()[2])
+
+
+class Ladder(unittest.TestCase):
+    def test_next_is_the_step_that_follows(self):
+        for overview, word in (("README.md", "Next:"), ("README.zh.md", "下一步：")):
+            table = re.findall(r"^\| \[[^]]*\]\(([\w.-]+)\) \|", (DOCS / "guides" / overview).read_text(), re.MULTILINE)
+            self.assertGreater(len(table), 10)
+            for guide, following in itertools.pairwise(table):
+                with self.subTest(guide):
+                    linked = re.search(rf"{word} ?\[[^]]*\]\(([\w.-]+)\)", (DOCS / "guides" / guide).read_text())
+                    if linked:
+                        self.assertEqual(linked[1], following)
 
 
 def chinese_of(guide):

@@ -207,8 +207,8 @@ lockstep::ColumnParallelLinear head(linear3, {.process_group = group, .gather_ou
   outputs.square().sum().backward();
   const double max_norm = 0.01;
   // clang-format off
-const std::vector<at::Tensor> parts{wide->weight, wide->bias, narrow->weight};   // each rank has others
-const std::vector<at::Tensor> whole{narrow->bias};                               // all ranks have the same
+const std::vector<at::Tensor> parts{wide->weight, wide->bias, narrow->weight};   // differs between ranks
+const std::vector<at::Tensor> whole{narrow->bias};                               // equal on all ranks
 const double norm = std::hypot(lockstep::get_total_norm(parts, {.process_group = group}), lockstep::get_total_norm(whole));
 lockstep::clip_grads_with_norm_(parts, max_norm, norm);
 lockstep::clip_grads_with_norm_(whole, max_norm, norm);
