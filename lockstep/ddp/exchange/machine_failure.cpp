@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/check.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/backends/shm/shm_backend.h"
 #include "lockstep/comm/internal/comm_error.h"
@@ -44,14 +45,29 @@ UnnamedCommError late(std::vector<int> ranks) {
   return {CommFailure::kTimeout, reason, std::move(ranks)};
 }
 
+UnnamedCommError failed(int rank, const std::string& reason) {
+  return {CommFailure::kOther, concat("rank ", rank, " failed: ", reason), {rank}};
+}
+
 shm::Engine::Failure failure_of_machine(const ProcessGroup& local) {
   if (!local) return {};
   return dynamic_cast<ShmBackend&>(*local.c10d_backend()).engine().find_failure();
 }
 
+bool is_within_machine(const OperationError& error, const MachineGroups& machines) {
+  return !machines.partners || error.fields().group != machines.partners.name();
+}
+
+// The rank that did not come to the barrier may itself have waited for another machine.
+bool may_follow_from_another(const OperationError& error, const MachineGroups& machines) {
+  return !is_within_machine(error, machines) ||
+         (machines.partners && error.fields().operation == "barrier");
+}
+
 // Of the group in which the error occurred, by its ranks.
 std::vector<int> ranks_of(const MachineGroups& machines, const std::string& group) {
   if (machines.local && machines.local.name() == group) return machines.ranks[machines.machine];
+  LOCKSTEP_ASSERT(machines.partners);
   std::vector<int> ranks;
   for (const auto& of_machine : machines.ranks) ranks.push_back(of_machine[machines.local_index]);
   return ranks;
@@ -62,10 +78,8 @@ Seen seen(const OperationError& error, const ProcessGroup& group, const MachineG
   std::vector<int> ranks;
   for (const int rank : error.fields().ranks) ranks.push_back(all[static_cast<std::size_t>(rank)]);
   std::ranges::sort(ranks);
-  const bool is_within_machine =
-      !machines.partners || error.fields().group != machines.partners.name();
   if (dynamic_cast<const TimeoutError*>(&error) != nullptr) {
-    return {late(std::move(ranks)), is_within_machine};
+    return {late(std::move(ranks)), !may_follow_from_another(error, machines)};
   }
   // A connection to another machine may have broken because a rank of this one is gone.
   const shm::Engine::Failure of_machine = failure_of_machine(machines.local);
@@ -76,7 +90,12 @@ Seen seen(const OperationError& error, const ProcessGroup& group, const MachineG
     }
     return {lost(std::move(of_own)), true};
   }
-  if (is_within_machine) return {lost({}), false};  // Who ended the group knows who is lost.
+  // Neither a rank that is late nor one that is gone: a reason of this rank's own.
+  if (dynamic_cast<const CommError*>(&error) != nullptr) {
+    return {failed(group.rank(), error.what()), is_within_machine(error, machines)};
+  }
+  if (is_within_machine(error, machines))
+    return {lost({}), false};  // Who ended the group knows who is lost.
   // Gloo does not say which; of two it is the other one.
   if (ranks.empty() && all.size() == 2) ranks.push_back(all[all[0] == group.rank() ? 1 : 0]);
   return {lost(std::move(ranks)), false};
@@ -113,6 +132,8 @@ void rethrow_as_failure_of(const ProcessGroup& group, const MachineGroups& machi
     if (machines.note) first = machines.note->agree(failure.error, failure.by_itself);
     end(machines.local);
     end(machines.partners);
+    const bool knows_more = first && first->ranks().empty() && failure.by_itself;
+    if (knows_more) return failure.error;
     if (first) return *first;
     // Without the store nobody knows who was the first.
     const bool is_guess = !failure.by_itself && failure.error.failure() == CommFailure::kPeerLost;
@@ -121,10 +142,13 @@ void rethrow_as_failure_of(const ProcessGroup& group, const MachineGroups& machi
   try {
     throw;
   } catch (const OperationError& error) {
-    throw_noted(group, end_all(seen(error, group, machines)));
+    const UnnamedCommError first = end_all(seen(error, group, machines));
+    const bool is_own =
+        first.failure() == CommFailure::kOther && first.ranks() == std::vector<int>{group.rank()};
+    if (is_own) throw;
+    throw_noted(group, first);
   } catch (const std::exception& error) {
-    const std::string reason = concat("rank ", group.rank(), " failed: ", error_text(error));
-    end_all({{CommFailure::kOther, reason, {group.rank()}}, true});
+    end_all({failed(group.rank(), error_text(error)), true});
     throw;
   }
 }

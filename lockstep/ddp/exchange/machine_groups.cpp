@@ -37,8 +37,8 @@ ProcessGroup connect_machines(const ProcessGroup& group,
       if (const ProcessGroup local = group.new_group(ranks, {.backend = "shm"})) own = local;
     } catch (const BackendUnavailable& error) {
       failure = concat("rank ", group.rank(), " on ", host_name(),
-                       " cannot share memory with the other ranks of its machine, which sums of "
-                       "logical shards need: ",
+                       " cannot share memory with the other ranks of its machine, which groups by "
+                       "machine need: ",
                        error.reason());
     }
   }

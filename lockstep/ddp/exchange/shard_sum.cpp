@@ -1,6 +1,7 @@
 #include "lockstep/ddp/exchange/shard_sum.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include <ATen/ops/zeros.h>
@@ -19,9 +20,10 @@ namespace {
 constexpr std::int64_t kShareIsMultipleOf = 16;
 // Elements that are sent at once, so that the messages' memory stays small beside the values.
 constexpr std::int64_t kChunk = std::int64_t{1} << 20U;
-// A rank waits at a barrier for two messages of another one, and for what that one finds out when
-// they are late.
+// Between machines a rank waits at a barrier for two messages of another one, and for what that one
+// finds out when they are late: the launcher's report, or that there is none.
 constexpr int kTimeoutsOfBarrier = 3;
+constexpr std::chrono::seconds kForReports{5};
 
 std::int64_t divide_up(std::int64_t value, std::int64_t divisor) {
   return (value + divisor - 1) / divisor;
@@ -115,8 +117,8 @@ const std::vector<at::Tensor>& ShardSum::finish() {
   recycle(results_);
   // The result takes the place of the first partial sum.
   results_ = sums_.empty() ? empty_value() : sums_.front();
-  fill(results_);
   try {
+    fill(results_);
     if (group_.world_size() > 1) exchange_all();
   } catch (...) {
     // It is the first partial sum as well, which clear() takes back.
@@ -130,7 +132,6 @@ const std::vector<at::Tensor>& ShardSum::finish() {
 
 void ShardSum::exchange_all() {
   const auto of_ranks = places_of_ranks();
-  elements_since_barrier_ = 0;
   for (std::size_t i = 0; i < layout_.size(); ++i) {
     if (layout_[i].second > 0) exchange(i, of_ranks);
   }
@@ -139,9 +140,9 @@ void ShardSum::exchange_all() {
 
 void ShardSum::meet_machine() {
   if (!machines_.local) return;
-  machines_.local.barrier(
-      {.timeout = kTimeoutsOfBarrier * machines_.local.timeout(), .name = "sum over shards"});
-  elements_since_barrier_ = 0;
+  std::chrono::milliseconds timeout = machines_.local.timeout();
+  if (machines_.ranks.size() > 1) timeout = kTimeoutsOfBarrier * timeout + kForReports;
+  machines_.local.barrier({.timeout = timeout, .name = "sum over shards"});
 }
 
 // By tensor.
@@ -229,8 +230,7 @@ void ShardSum::exchange_between(at::ScalarType dtype, const Share& share,
   if (share.size() > 0) messages.emplace(plan_, machines, part, dtype);
   for (std::int64_t from = 0; from < share.largest; from += machines * part) {
     if (from < share.size()) exchange_chunk(*messages, from, share.size() - from, inputs, targets);
-    elements_since_barrier_ += machines * part;
-    if (elements_since_barrier_ >= kChunk) meet_machine();
+    meet_machine();
   }
 }
 

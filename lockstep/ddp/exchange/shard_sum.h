@@ -117,7 +117,6 @@ class ShardSum {
   std::optional<Value> next_;
   std::vector<std::vector<at::Tensor>> spare_;  // by index
   Value results_;
-  std::int64_t elements_since_barrier_ = 0;
 };
 
 }  // namespace lockstep::inline internal
