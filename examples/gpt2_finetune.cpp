@@ -100,7 +100,7 @@ void train(const Arguments& arguments) {
     torch::Tensor loss = torch::nn::functional::cross_entropy(
         logits.flatten(0, 1), batch.narrow(1, 1, arguments.length).flatten());
     loss.backward();
-    lockstep::clip_grad_norm_(model.parameters(), 1.0, {.process_group = group});
+    lockstep::clip_grad_norm_(model.parameters(), 1.0, {.process_group = model.process_group()});
     optimizer.step();
     loss = loss.detach();
     group.all_reduce(loss, {.op = lockstep::ReduceOp::kAvg});

@@ -25,7 +25,7 @@ namespace lockstep {
 /// backward() their .grad is the average over ranks. Optimizers that treat each element by itself
 /// (SGD, Adam, AdamW, Adagrad, RMSprop, Lion, …) compute what they would on whole parameters; LAMB
 /// and LBFGS, which need norms of whole parameters, do not. For clipping give clip_grad_norm_
-/// process_group().
+/// process_group() and replicate_group().
 ///
 /// The module's own tensors have values in forward and backward alone; operators that get one at
 /// another time throw. Module code needs no change: a unit is gathered when LibTorch is to run an
@@ -137,6 +137,8 @@ requires(!ModuleHolder<Module>) class FullySharded {
   void eval() { module_->eval(); }
   /// The ranks that have the shards of one replica.
   const ProcessGroup& process_group() const { return sharded_->process_group(); }
+  /// The ranks that hold the same shards; empty: there is one replica.
+  const ProcessGroup& replicate_group() const { return sharded_->replicate_group(); }
   /// The part that does not depend on the module's type.
   ShardedModule& sharded() const { return *sharded_; }
 
@@ -169,7 +171,8 @@ FullySharded(std::shared_ptr<Module>, const FullyShardOptions& = {}) -> FullySha
 ///   auto model = lockstep::fully_shard(GPT(config), {.auto_wrap_policy =
 ///   module_wrap_policy<BlockImpl>()}); lockstep::AdamW optimizer(model.parameters(), {.lr =
 ///   3e-4}); torch::mse_loss(model(inputs), targets).backward();   // .grad of parameters(): the
-///   average lockstep::clip_grad_norm_(model.parameters(), 1.0, {.process_group = group});
+///   average lockstep::clip_grad_norm_(model.parameters(), 1.0,
+///                                     {.process_group = model.process_group()});
 ///   optimizer.step();
 ///
 /// Takes a module holder (TORCH_MODULE), a shared_ptr or a temporary module. Change dtype, device

@@ -73,9 +73,12 @@ std::vector<std::vector<NamedTensor>> exchanged_together(const std::vector<Named
   return groups;
 }
 
-std::string collective_name(const std::string& unit) {
+// Of all units different ones: the end of a long name alone may be that of another block.
+std::string collective_name(const std::string& unit, std::size_t index) {
   if (unit.empty()) return "root unit";
-  return unit.size() <= kMostNameLetters ? unit : unit.substr(unit.size() - kMostNameLetters);
+  if (unit.size() <= kMostNameLetters) return unit;
+  const std::string number = concat(index, "…");
+  return number + unit.substr(unit.size() + number.size() - kMostNameLetters);
 }
 
 }  // namespace
@@ -126,7 +129,7 @@ ShardedModule::ShardedModule(std::shared_ptr<torch::nn::Module> module,
           together, *units_,
           FlatParameter::Options{.group = group,
                                  .replicas = mesh.replicate,
-                                 .name = collective_name(names[unit]),
+                                 .name = collective_name(names[unit], unit),
                                  .init_sync = options_.init_sync,
                                  .param_dtype = options_.mp_policy.param_dtype,
                                  .reduce_dtype = options_.mp_policy.reduce_dtype,

@@ -149,6 +149,8 @@ class ShardedModule {
   std::vector<std::string> unit_names() const;
   /// The ranks that have the shards of one replica.
   const ProcessGroup& process_group() const { return options_.process_group; }
+  /// The ranks that hold the same shards; empty: there is one replica.
+  const ProcessGroup& replicate_group() const { return options_.replicate_group; }
 
  private:
   ShardMesh mesh() const;

@@ -89,6 +89,13 @@ at::Tensor norm_over_ranks(const at::Tensor& local, double norm_type, const Proc
                            at::kDouble);
 }
 
+at::Tensor norm_of_first(const at::Tensor& own, const ProcessGroup& group) {
+  const at::Tensor norm = at::full({1}, own.item().toDouble(),
+                                   at::TensorOptions().dtype(at::kDouble).device(group.device()));
+  group.broadcast(norm, 0);
+  return at::scalar_tensor(norm.item().toDouble(), at::kDouble);
+}
+
 at::Tensor total_norm(const Gradients& gradients, const ClipGradOptions& options) {
   if (!(options.norm_type >= 0)) {
     throw UsageError(concat("clip gradients: norm_type=", options.norm_type,
@@ -106,6 +113,9 @@ at::Tensor total_norm(const Gradients& gradients, const ClipGradOptions& options
   }
   if (options.process_group && options.process_group.world_size() > 1) {
     norm = norm_over_ranks(norm, options.norm_type, options.process_group);
+  }
+  if (options.replicate_group && options.replicate_group.world_size() > 1) {
+    norm = norm_of_first(norm, options.replicate_group);
   }
   const double value = norm.item().toDouble();
   if (options.error_if_nonfinite && !std::isfinite(value)) {

@@ -18,6 +18,9 @@ struct ClipGradOptions {
   /// all of them, with the same bits on every rank, and the call is collective. Empty, as with
   /// DistributedDataParallel: every rank has all gradients, and nothing is communicated.
   ProcessGroup process_group = {};
+  /// For ranks that hold the same shards, as with HSDP: all use the norm of rank 0 of this group,
+  /// so that replicas stay equal where processors round sums otherwise. Collective.
+  ProcessGroup replicate_group = {};
 };
 
 /// Scales the gradients so that their norm, as one vector, is at most max_norm:

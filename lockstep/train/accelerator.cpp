@@ -66,8 +66,7 @@ double Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, d
   const std::vector<at::Tensor> own = state_->own_parts(parameters);
   state_->attempt_in_step([&] {
     state_->unscale_gradients(own);
-    norm = lockstep::clip_grad_norm_(
-        own, max_norm, {.norm_type = norm_type, .process_group = state_->shard_group()});
+    norm = lockstep::clip_grad_norm_(own, max_norm, state_->norm_options(norm_type));
   });
   return norm;
 }
@@ -86,7 +85,7 @@ double Accelerator::get_total_norm(const std::vector<at::Tensor>& parameters) co
   const std::vector<at::Tensor> own = state_->own_parts(parameters);
   double norm = 0;
   const auto compute = [&] {
-    norm = lockstep::get_total_norm(own, {.process_group = state_->shard_group()});
+    norm = lockstep::get_total_norm(own, state_->norm_options(/*norm_type=*/2));
   };
   if (state_->options().logical_shards == 0) {
     compute();

@@ -16,6 +16,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/loader_position.h"
 #include "lockstep/ddp/replica.h"
+#include "lockstep/optim/clip_grad.h"
 #include "lockstep/snapshot/snapshot_directory.h"
 #include "lockstep/train/accelerator_options.h"
 
@@ -211,6 +212,11 @@ class AcceleratorState {
   bool shards_in_half() const;
   /// The ranks that hold different shards of a replica; empty: each holds everything.
   const ProcessGroup& shard_group() const { return shard_group_; }
+  /// How norms of gradients are computed.
+  ClipGradOptions norm_options(double norm_type) const {
+    return {
+        .norm_type = norm_type, .process_group = shard_group_, .replicate_group = replicate_group_};
+  }
   /// Options for prepared models. Errors: UsageError for options that an accelerator cannot serve.
   FullyShardOptions fully_shard_options() const;
   /// Model and optimizer for a snapshot if no rank holds them whole; otherwise null.

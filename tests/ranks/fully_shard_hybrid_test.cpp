@@ -1,5 +1,6 @@
 // fully_shard with replicas (HSDP): the average of DistributedDataParallel on all ranks, each
 // element counted once.
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -241,6 +242,24 @@ TEST_F(HybridShardTest, RefusesGroupsThatAreNoGrid) {
   options.hybrid_shard = HybridShard::kShardInMachines;
   EXPECT_SAYS(message_of<UsageError>([&] { fully_shard(ShardNet(), options); }),
               "hybrid_shard with replicate_group");
+}
+
+TEST_F(HybridShardTest, AllRanksChooseTheSameKind) {
+  NEEDS_RANKS(2);
+  FullyShardOptions options = by_block();
+  options.hybrid_shard = rank_ == 0 ? HybridShard::kNone : HybridShard::kShardInMachines;
+  EXPECT_SAYS(message_of<UsageError>([&] { fully_shard(ShardNet(), options); }), "hybrid_shard");
+}
+
+TEST_F(HybridShardTest, ReplicasClipByTheNormOfTheFirst) {
+  NEEDS_RANKS(2);
+  const at::Tensor parameter = at::zeros({3}, at::requires_grad());
+  parameter.mutable_grad() = at::full({3}, rank_ + 1.0);
+  const ClipGradOptions options{.replicate_group = group_};
+  const double expected = std::sqrt(3.0);
+  EXPECT_NEAR(get_total_norm({parameter}, options), expected, 1e-6);
+  EXPECT_NEAR(clip_grad_norm_({parameter}, expected / 2, options), expected, 1e-6);
+  EXPECT_TRUE(at::allclose(parameter.grad(), at::full({3}, (rank_ + 1.0) / 2)));
 }
 
 TEST_F(HybridShardTest, RefusesMachinesOfDifferentSizes) {

@@ -386,7 +386,7 @@ TEST_F(FullyShard, RunsTheExampleOfTheGuide) {
   for (const auto& [inputs, targets] : batches) {
     optimizer.zero_grad();
     torch::nn::functional::cross_entropy(model(inputs), targets).backward();
-    lockstep::clip_grad_norm_(model.parameters(), 1.0, {.process_group = group});
+    lockstep::clip_grad_norm_(model.parameters(), 1.0, {.process_group = model.process_group()});
     optimizer.step();
   }
   const lockstep::TensorDict weights = model.full_state_dict();  // every rank calls it

@@ -111,7 +111,7 @@ void train(const std::string& kind, const std::string& weights, const std::strin
       model.set_requires_gradient_sync(true);
     }
     backward(model, group.rank(), step);
-    norms[step] = clip_grad_norm_(model.parameters(), 1.0, {.process_group = group});
+    norms[step] = clip_grad_norm_(model.parameters(), 1.0, {.process_group = model.process_group()});
     optimizer->step();
   }
   TensorDict trained = model.full_state_dict();

@@ -1,6 +1,8 @@
 #include "lockstep/fully_shard/internal/shard_mesh.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <random>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
@@ -40,6 +42,26 @@ ShardMesh mesh_by_machine(const ProcessGroup& group, HybridShard hybrid) {
   return mesh;
 }
 
+// Ranks of one grid get the same number, those of two grids that share groups of one kind others:
+// it is made where the first column begins, goes along the column, and from there along each row.
+bool is_one_grid(const ShardMesh& mesh) {
+  std::random_device random;
+  const auto number = static_cast<std::int64_t>((std::uint64_t{random()} << 31U) ^ random());
+  const std::int64_t of_column = gather_rows(mesh.replicate, {number}).front()[0];
+  const std::int64_t of_row = gather_rows(mesh.shard, {of_column}).front()[0];
+  const auto rows = gather_rows(mesh.replicate, {of_row});
+  return std::ranges::all_of(rows, [&](const auto& row) { return row == rows.front(); });
+}
+
+// Whether all ranks of both groups say so.
+bool all_agree(const ShardMesh& mesh, bool own) {
+  for (const ProcessGroup& group : {mesh.replicate, mesh.shard}) {
+    const auto rows = gather_rows(group, {own ? 1 : 0});
+    own = std::ranges::all_of(rows, [](const auto& row) { return row[0] == 1; });
+  }
+  return own;
+}
+
 // In a grid a rank has the number of its shard in both of its groups, as the others there have.
 void check_grid(const ShardMesh& mesh) {
   const auto are_equal = [](const ProcessGroup& group, const ProcessGroup& other) {
@@ -48,7 +70,8 @@ void check_grid(const ShardMesh& mesh) {
   };
   const bool columns = are_equal(mesh.replicate, mesh.shard);
   const bool rows = are_equal(mesh.shard, mesh.replicate);
-  if (columns && rows) return;
+  const bool is_grid = is_one_grid(mesh);
+  if (all_agree(mesh, columns && rows && is_grid)) return;
   throw UsageError(concat(
       kOperation, " on rank ", mesh.shard.rank(),
       ": process_group and replicate_group do not form a grid; the ranks of a replicate_group must "
@@ -76,6 +99,9 @@ void ShardMesh::check_everywhere(const std::function<void(const ProcessGroup&)>&
 ShardMesh shard_mesh_of(const FullyShardOptions& options) {
   const ProcessGroup group =
       options.process_group ? options.process_group : default_process_group();
+  check_same_text(group, kOperation,
+                  concat("hybrid_shard = ", static_cast<int>(options.hybrid_shard),
+                         options.replicate_group ? " with a replicate_group" : ""));
   if (options.hybrid_shard != HybridShard::kNone) {
     if (options.replicate_group) {
       throw UsageError(concat(kOperation, " on rank ", group.rank(),
@@ -85,6 +111,7 @@ ShardMesh shard_mesh_of(const FullyShardOptions& options) {
   }
   ShardMesh mesh{.shard = group, .replicate = options.replicate_group};
   if (mesh.replicate) check_grid(mesh);
+  if (mesh.replicate && mesh.replicate.world_size() == 1) mesh.replicate = {};
   return mesh;
 }
 

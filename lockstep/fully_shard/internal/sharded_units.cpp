@@ -330,7 +330,8 @@ bool ShardedUnits::exchange_what_is_left() {
   return true;
 }
 
-// Replicas have the same gradients: each element counts once.
+// Replicas have the same gradients: each element counts once. All use the norm of one of them, as
+// processors may round sums otherwise.
 void ShardedUnits::measure_gradients() {
   double squares = 0;
   for (const Unit& unit : units_) {
@@ -339,6 +340,7 @@ void ShardedUnits::measure_gradients() {
   const at::Tensor total =
       at::full({1}, squares, at::TensorOptions(at::kDouble).device(options_.group.device()));
   options_.group.all_reduce(total, {.name = "gradient norm"});
+  if (options_.replicas) options_.replicas.broadcast(total, 0, {.name = "gradient norm"});
   gradient_norm_ = std::sqrt(total.item<double>());
 }
 
