@@ -89,16 +89,26 @@ Work all_reduce_into(const ProcessGroup& group, const at::Tensor& output, const 
   });
 }
 
+namespace {
+
+// In a group of one rank it copies.
+Work start_uncompared(const CallSite& call, const at::Tensor& output, const at::Tensor& input,
+                      const CollectiveOptions& options, StartWork start) {
+  check_tensor(call, "output", output);
+  check_tensor(call, "input", input);
+  check_same_dtype(call, output, input);
+  if (!call.group.backend) output.copy_(input.view(output.sizes()));
+  return start_agreed(call, input.numel(), options, start);
+}
+
+}  // namespace
+
 Work all_gather_uncompared(const ProcessGroup& group, const at::Tensor& output,
                            const at::Tensor& input, const CollectiveOptions& options) {
   const CallSite call{"all_gather_into_tensor",
                       ProcessGroupAccess::state(group, "all_gather_uncompared")};
-  check_tensor(call, "output", output);
-  check_tensor(call, "input", input);
-  check_same_dtype(call, output, input);
   check_scaled(call, "output", output, "input", input);
-  if (!call.group.backend) output.copy_(input.view(output.sizes()));
-  return start_agreed(call, input.numel(), options, [&](auto& backend, auto& terms) {
+  return start_uncompared(call, output, input, options, [&](auto& backend, auto& terms) {
     return backend.all_gather_into_tensor(output, input, terms);
   });
 }
@@ -107,11 +117,7 @@ Work all_to_all_uncompared(const ProcessGroup& group, const at::Tensor& output,
                            const at::Tensor& input, const CollectiveOptions& options) {
   const CallSite call{"all_to_all_single",
                       ProcessGroupAccess::state(group, "all_to_all_uncompared")};
-  check_tensor(call, "output", output);
-  check_tensor(call, "input", input);
-  check_same_dtype(call, output, input);
-  if (!call.group.backend) output.copy_(input.view(output.sizes()));
-  return start_agreed(call, input.numel(), options, [&](auto& backend, auto& terms) {
+  return start_uncompared(call, output, input, options, [&](auto& backend, auto& terms) {
     return backend.all_to_all_single(output, input, {}, {}, terms);
   });
 }
