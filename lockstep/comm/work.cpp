@@ -18,15 +18,17 @@ constexpr std::chrono::milliseconds kGraceAfterBackendDeadline{500};
 
 constexpr std::chrono::milliseconds kSliceOfWait{10'000};
 
-// Waits for at most `slice`. Returns whether the work has ended, well or not.
-bool ended_within(c10d::Work& work, std::chrono::milliseconds slice) {
+enum class Outcome { kComplete, kFailed, kExpired };
+
+// Waits for at most `slice`.
+Outcome wait_for(c10d::Work& work, std::chrono::milliseconds slice) {
   try {
     work.wait(slice);
-    return true;
+    return Outcome::kComplete;
   } catch (const WaitExpired&) {
-    return false;
+    return Outcome::kExpired;
   } catch (...) {
-    return work.isCompleted();  // Else it was the slice that ended.
+    return work.isCompleted() ? Outcome::kFailed : Outcome::kExpired;
   }
 }
 
@@ -43,7 +45,10 @@ void wait_and_report(const Work::State& state) {
   const auto start = Deadline::Clock::now();
   const auto slice = state.while_waiting ? Work::State::kBetweenQuestions : kSliceOfWait;
   auto next_word = start + kSliceOfWait;
-  while (remaining() > slice && !ended_within(*state.work, slice)) {
+  while (remaining() > slice) {
+    const Outcome outcome = wait_for(*state.work, slice);
+    if (outcome == Outcome::kComplete) return;
+    if (outcome == Outcome::kFailed) break;
     if (state.while_waiting) state.while_waiting();
     const auto now = Deadline::Clock::now();
     if (now < next_word) continue;
@@ -52,7 +57,7 @@ void wait_and_report(const Work::State& state) {
     log(LogLevel::kWarning, concat(describe(state.name), ": still waiting after ", waited.count(),
                                    " s; a rank is slow, stuck or stopped"));
   }
-  // Work that has ended returns at once, or throws what it failed with.
+  // The rest of the time, less than a slice; failed work throws its error at once.
   state.work->wait(remaining());
 }
 
