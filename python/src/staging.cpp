@@ -57,7 +57,8 @@ at::Tensor Staging::stage(const at::Tensor& tensor, bool is_read, bool is_writte
   }
   const c10::NoGradGuard no_grad;
   // The caller may give its tensor other memory or another shape before the call is complete.
-  const at::Tensor plain = tensor.detach();
+  // This is detach() without the dispatcher, which takes a third of a microsecond.
+  const at::Tensor plain = tensor.tensor_data();
   if (plain.is_contiguous() && !plain.is_conj() && !plain.is_neg()) return as_exchangeable(plain);
   at::Tensor copy = at::empty(plain.sizes(), plain.options());
   if (is_read) copy.copy_(plain);

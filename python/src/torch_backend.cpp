@@ -7,9 +7,11 @@
 #include <ATen/ops/sparse_coo_tensor.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
@@ -90,26 +92,6 @@ c10::intrusive_ptr<c10d::Backend> TorchBackend::split(const c10::intrusive_ptr<c
                                            static_cast<int>(ranks.size()), options);
 }
 
-void TorchBackend::startCoalescing() {
-  const std::lock_guard lock(coalescing_mutex_);
-  coalescing_.emplace();  // instead of a batch that an error left: c10d does not end that
-}
-
-TorchBackend::WorkPtr TorchBackend::endCoalescing() {
-  Coalescing calls;
-  {
-    const std::lock_guard lock(coalescing_mutex_);
-    if (!coalescing_) throw UsageError("end_coalescing: nothing is being coalesced");
-    calls = std::move(*coalescing_);
-    coalescing_.reset();
-  }
-  // Ranks may send each other batches of messages that the others take no part in.
-  const Kind kind{c10d::OpType::COALESCED, "lockstep:coalesced", true, !calls.has_collective};
-  auto work = make_work(kind, {}, calls.outputs);
-  for (auto& part : calls.parts) work->add(std::move(part));
-  return track(std::move(work), kind);
-}
-
 CollectiveOptions TorchBackend::collective_options(std::chrono::milliseconds timeout) const {
   const bool is_set = timeout > std::chrono::milliseconds(0);
   return {.async_op = true,
@@ -140,16 +122,15 @@ void TorchBackend::rethrow() const {
   }
 }
 
-c10::intrusive_ptr<TorchWork> TorchBackend::make_work(const Kind& kind, Tensors inputs,
-                                                      Tensors outputs) {
+c10::intrusive_ptr<TorchWork> TorchBackend::make_work(const Kind& kind, const Tensors& inputs,
+                                                      const Tensors& outputs) {
   check_process(kind.title);
-  auto& counter = kind.is_message ? messages_ : sequence_;
   return c10::make_intrusive<TorchWork>(TorchWork::Call{.op_type = kind.op_type,
                                                         .title = kind.title,
                                                         .rank = getRank(),
-                                                        .sequence = counter++,
-                                                        .inputs = std::move(inputs),
-                                                        .outputs = std::move(outputs),
+                                                        .sequence = counter_of(kind)++,
+                                                        .inputs = inputs,
+                                                        .outputs = outputs,
                                                         .error_of_backend = error_,
                                                         .process = process_,
                                                         .source = kind.source});
@@ -157,7 +138,7 @@ c10::intrusive_ptr<TorchWork> TorchBackend::make_work(const Kind& kind, Tensors 
 
 std::shared_ptr<Part> TorchBackend::start_part(const Staging& staging,
                                                std::chrono::milliseconds timeout, Start start,
-                                               std::function<void()> then) {
+                                               const Then& then) {
   auto options = collective_options(timeout);
   options.name = staging.dtype_name();
   try {
@@ -168,37 +149,67 @@ std::shared_ptr<Part> TorchBackend::start_part(const Staging& staging,
       then();
     });
   } catch (...) {
-    const std::lock_guard lock(coalescing_mutex_);
-    coalescing_.reset();  // c10d does not end a batch in which a call failed
+    forget_batch();  // c10d does not end a batch in which a call failed
     rethrow();
   }
 }
 
 TorchBackend::WorkPtr TorchBackend::track(c10::intrusive_ptr<TorchWork> work, const Kind& kind) {
-  {
-    const std::lock_guard lock(coalescing_mutex_);
-    if (coalescing_) {
-      const auto& parts = work->parts();
-      coalescing_->parts.insert(coalescing_->parts.end(), parts.begin(), parts.end());
-      const auto outputs = work->result();
-      coalescing_->outputs.insert(coalescing_->outputs.end(), outputs.begin(), outputs.end());
-      coalescing_->has_collective |= !kind.is_message;
-    }
-  }
+  add_to_batch(work, kind);
   const bool in_backward = torch::autograd::get_current_graph_task_id() >= 0;
-  if (kind.is_async && !in_backward && getSize() > 1 && !work->isCompleted()) {
-    ProgressThread::instance().add(work);
-  }
+  // Results that are copied back arrive, too, if the program drops the work.
+  const bool is_watched = kind.is_async && (!in_backward || work->writes_results());
+  if (is_watched && !work->isCompleted()) ProgressThread::instance().add(work);
   return work;
 }
 
-TorchBackend::WorkPtr TorchBackend::run(const Kind& kind, const Staging& staging, Tensors inputs,
-                                        Tensors outputs, std::chrono::milliseconds timeout,
-                                        Start start) {
+TorchBackend::WorkPtr TorchBackend::run(const Kind& kind, const Staging& staging,
+                                        const Tensors& inputs, const Tensors& outputs,
+                                        std::chrono::milliseconds timeout, Start start,
+                                        const Then& then) {
   const WithoutGil without_gil;
-  auto work = make_work(kind, std::move(inputs), std::move(outputs));
-  work->add(start_part(staging, timeout, start));
+  // PyTorch registers works of all calls while graphs may take their tensors as inputs.
+  const bool needs_work =
+      kind.is_async || is_coalescing() || c10d::allow_inflight_collective_as_graph_input();
+  if (!needs_work) {
+    run_to_end(kind, staging, inputs, timeout, start, then);
+    return {};
+  }
+  auto work = make_work(kind, inputs, outputs);
+  work->add(start_part(staging, timeout, start, then));
   return track(std::move(work), kind);
+}
+
+// For one that waits at once a work would be made, passed to Python and asked to wait.
+void TorchBackend::run_to_end(const Kind& kind, const Staging& staging, const Tensors& inputs,
+                              std::chrono::milliseconds timeout, Start start, const Then& then) {
+  check_process(kind.title);
+  ++counter_of(kind);
+  at::RecordFunction profiled(at::RecordScope::USER_SCOPE);
+  if (profiled.isActive()) {
+    const std::vector<c10::IValue> values(inputs.begin(), inputs.end());
+    profiled.before(kind.title, c10::ArrayRef<const c10::IValue>(values.data(), values.size()));
+  }
+  auto options = collective_options(timeout);
+  options.name = staging.dtype_name();
+  Work work;
+  try {
+    work = start(options);
+  } catch (...) {
+    rethrow();
+  }
+  try {
+    work.wait();
+    if (const auto write_results = staging.write_results()) write_results();
+    if (then) then();
+  } catch (...) {
+    *error_ = error_type_of(std::current_exception());
+    rethrow_for_python();
+  }
+}
+
+ReduceOptions with_op(const CollectiveOptions& options, ReduceOp op) {
+  return {.op = op, .async_op = true, .timeout = options.timeout, .name = options.name};
 }
 
 TorchBackend::WorkPtr TorchBackend::broadcast(Tensors& tensors,
@@ -212,14 +223,6 @@ TorchBackend::WorkPtr TorchBackend::broadcast(Tensors& tensors,
              [&](const auto& terms) { return group_.broadcast(staged, root, terms); });
 }
 
-namespace {
-
-ReduceOptions with_op(const CollectiveOptions& options, ReduceOp op) {
-  return {.op = op, .async_op = true, .timeout = options.timeout, .name = options.name};
-}
-
-}  // namespace
-
 TorchBackend::WorkPtr TorchBackend::allreduce(Tensors& tensors,
                                               const c10d::AllreduceOptions& options) {
   const at::Tensor& tensor = only("all_reduce", tensors);
@@ -230,46 +233,6 @@ TorchBackend::WorkPtr TorchBackend::allreduce(Tensors& tensors,
   return run({c10d::OpType::ALLREDUCE, "lockstep:all_reduce", options.asyncOp}, staging, tensors,
              tensors, options.timeout,
              [&](const auto& terms) { return group_.all_reduce(staged, with_op(terms, op)); });
-}
-
-TorchBackend::WorkPtr TorchBackend::allreduce_coalesced(
-    Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
-  if (tensors.empty()) throw UsageError("all_reduce_coalesced: no tensors given");
-  const ReduceOp op = reduce_op("all_reduce_coalesced", options.reduceOp);
-  const c10::NoGradGuard no_grad;
-  Tensors flat_parts;
-  for (const at::Tensor& tensor : tensors) {
-    if (tensor.scalar_type() != tensors[0].scalar_type()) {
-      throw UsageError(concat("all_reduce_coalesced: tensors of ",
-                              c10::toString(tensors[0].scalar_type()), " and of ",
-                              c10::toString(tensor.scalar_type()), "; make one call a dtype"));
-    }
-    if (tensor.layout() != at::kStrided) {
-      throw UsageError("all_reduce_coalesced: takes dense tensors; pass a to_dense() copy");
-    }
-    flat_parts.push_back(tensor.detach().reshape({-1}));
-  }
-  // One tensor: what is given twice is reduced once.
-  const at::Tensor flat = at::cat(flat_parts).resolve_conj();
-  Staging staging("all_reduce_coalesced", Use::kReduce, op);
-  const at::Tensor staged = staging.in_out(flat);
-  const WithoutGil without_gil;
-  const Kind kind{c10d::OpType::ALLREDUCE_COALESCED, "lockstep:all_reduce", options.asyncOp};
-  auto work = make_work(kind, tensors, tensors);
-  const auto write_outputs = [flat, outputs = tensors] {
-    const c10::NoGradGuard no_gradients;
-    std::int64_t offset = 0;
-    for (const at::Tensor& output : outputs) {
-      const c10::InferenceMode as_output(output.is_inference());
-      output.detach().copy_(flat.narrow(0, offset, output.numel()).view(output.sizes()));
-      offset += output.numel();
-    }
-  };
-  const auto all_reduce = [&](const auto& terms) {
-    return group_.all_reduce(staged, with_op(terms, op));
-  };
-  work->add(start_part(staging, options.timeout, all_reduce, write_outputs));
-  return track(std::move(work), kind);
 }
 
 TorchBackend::WorkPtr TorchBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
@@ -306,60 +269,6 @@ TorchBackend::WorkPtr TorchBackend::_allgather_base(at::Tensor& output, at::Tens
              {input}, {output}, options.timeout, [&](const auto& terms) {
                return group_.all_gather_into_tensor(target, source, terms);
              });
-}
-
-TorchBackend::WorkPtr TorchBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
-                                                        const c10d::AllgatherOptions& options) {
-  if (outputs.size() != static_cast<std::size_t>(getSize())) {
-    throw UsageError(concat("all_gather_coalesced: ", outputs.size(),
-                            " lists of outputs, one for each of ", getSize(), " ranks is needed"));
-  }
-  Tensors all_outputs;
-  for (const Tensors& list : outputs) {
-    if (list.size() != inputs.size()) {
-      throw UsageError(concat("all_gather_coalesced: a list of ", list.size(), " outputs for ",
-                              inputs.size(), " inputs"));
-    }
-    all_outputs.insert(all_outputs.end(), list.begin(), list.end());
-  }
-  const WithoutGil without_gil;
-  const Kind kind{c10d::OpType::ALLGATHER_COALESCED, "lockstep:all_gather", options.asyncOp};
-  auto work = make_work(kind, inputs, std::move(all_outputs));
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    Tensors targets;
-    for (const Tensors& list : outputs) targets.push_back(list[i]);
-    check_alike("all_gather_coalesced", targets, inputs[i]);
-    Staging staging("all_gather_coalesced", Use::kMove);
-    const at::Tensor source = staging.in(inputs[i]);
-    const Tensors staged = staging.out(targets);
-    work->add(start_part(staging, options.timeout, [&](const auto& terms) {
-      return group_.all_gather(staged, source, terms);
-    }));
-  }
-  return track(std::move(work), kind);
-}
-
-TorchBackend::WorkPtr TorchBackend::allgather_into_tensor_coalesced(
-    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  if (outputs.size() != inputs.size()) {
-    throw UsageError(concat("all_gather_into_tensor_coalesced: ", outputs.size(), " outputs for ",
-                            inputs.size(), " inputs"));
-  }
-  const WithoutGil without_gil;
-  const Kind kind{c10d::OpType::COALESCED, "lockstep:_all_gather_base", options.asyncOp};
-  auto work = make_work(kind, inputs, outputs);
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (outputs[i].scalar_type() != inputs[i].scalar_type()) {
-      check_alike("all_gather_into_tensor_coalesced", {outputs[i]}, inputs[i]);
-    }
-    Staging staging("all_gather_into_tensor_coalesced", Use::kMove);
-    const at::Tensor source = staging.in(inputs[i]);
-    const at::Tensor target = staging.out(outputs[i]);
-    work->add(start_part(staging, options.timeout, [&](const auto& terms) {
-      return group_.all_gather_into_tensor(target, source, terms);
-    }));
-  }
-  return track(std::move(work), kind);
 }
 
 TorchBackend::WorkPtr TorchBackend::gather(TensorLists& outputs, Tensors& inputs,
@@ -426,30 +335,6 @@ TorchBackend::WorkPtr TorchBackend::_reduce_scatter_base(
              staging, {input}, {output}, options.timeout, [&](const auto& terms) {
                return group_.reduce_scatter_tensor(target, source, with_op(terms, op));
              });
-}
-
-TorchBackend::WorkPtr TorchBackend::reduce_scatter_tensor_coalesced(
-    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
-  if (outputs.size() != inputs.size()) {
-    throw UsageError(concat("reduce_scatter_tensor_coalesced: ", outputs.size(), " outputs for ",
-                            inputs.size(), " inputs"));
-  }
-  const ReduceOp op = reduce_op("reduce_scatter_tensor_coalesced", options.reduceOp);
-  const WithoutGil without_gil;
-  const Kind kind{c10d::OpType::COALESCED, "lockstep:_reduce_scatter_base", options.asyncOp};
-  auto work = make_work(kind, inputs, outputs);
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (outputs[i].scalar_type() != inputs[i].scalar_type()) {
-      check_alike("reduce_scatter_tensor_coalesced", {outputs[i]}, inputs[i]);
-    }
-    Staging staging("reduce_scatter_tensor_coalesced", Use::kReduce, op);
-    const at::Tensor target = staging.out(outputs[i]);
-    const at::Tensor source = staging.in(inputs[i]);
-    work->add(start_part(staging, options.timeout, [&](const auto& terms) {
-      return group_.reduce_scatter_tensor(target, source, with_op(terms, op));
-    }));
-  }
-  return track(std::move(work), kind);
 }
 
 TorchBackend::WorkPtr TorchBackend::alltoall(Tensors& outputs, Tensors& inputs,

@@ -89,6 +89,9 @@ class TorchBackend final : public c10d::Backend {
 
  private:
   using Start = c10::function_ref<Work(const CollectiveOptions&)>;
+  using StartPair = c10::function_ref<Work(const at::Tensor& target, const at::Tensor& source,
+                                           const CollectiveOptions&)>;
+  using Then = std::function<void()>;  ///< after the results are written; may be empty
   /// What a call of c10d is, beside its tensors.
   struct Kind {
     c10d::OpType op_type;
@@ -97,18 +100,38 @@ class TorchBackend final : public c10d::Backend {
     bool is_message = false;
     std::optional<int> source = std::nullopt;  ///< of a receive from one rank
   };
-  struct Coalescing {
-    std::vector<std::shared_ptr<Part>> parts;
-    Tensors outputs;
+  /// How the calls of run_pairs use their tensors.
+  struct PairUse {
+    Staging::Use use;
+    ReduceOp op = ReduceOp::kSum;
+  };
+  /// Calls between startCoalescing and endCoalescing.
+  struct Batch {
+    std::vector<c10::intrusive_ptr<TorchWork>> calls;
     bool has_collective = false;
+    std::size_t most_calls = 64;  ///< with more, those that have succeeded are dropped
   };
 
-  c10::intrusive_ptr<TorchWork> make_work(const Kind& kind, Tensors inputs, Tensors outputs);
+  c10::intrusive_ptr<TorchWork> make_work(const Kind& kind, const Tensors& inputs,
+                                          const Tensors& outputs);
   std::shared_ptr<Part> start_part(const Staging& staging, std::chrono::milliseconds timeout,
-                                   Start start, std::function<void()> then = {});
+                                   Start start, const Then& then = {});
   WorkPtr track(c10::intrusive_ptr<TorchWork> work, const Kind& kind);
-  WorkPtr run(const Kind& kind, const Staging& staging, Tensors inputs, Tensors outputs,
-              std::chrono::milliseconds timeout, Start start);
+  /// Returns null, with the results in place, if the call is not asynchronous.
+  WorkPtr run(const Kind& kind, const Staging& staging, const Tensors& inputs,
+              const Tensors& outputs, std::chrono::milliseconds timeout, Start start,
+              const Then& then = {});
+  void run_to_end(const Kind& kind, const Staging& staging, const Tensors& inputs,
+                  std::chrono::milliseconds timeout, Start start, const Then& then);
+  WorkPtr run_pairs(const char* operation, const Kind& kind, const PairUse& use,
+                    const Tensors& outputs, const Tensors& inputs,
+                    std::chrono::milliseconds timeout, StartPair start);
+  bool is_coalescing();
+  void add_to_batch(const c10::intrusive_ptr<TorchWork>& work, const Kind& kind);
+  void forget_batch();
+  std::atomic<std::uint64_t>& counter_of(const Kind& kind) {
+    return kind.is_message ? messages_ : sequence_;
+  }
   CollectiveOptions collective_options(std::chrono::milliseconds timeout) const;
   int checked_root(const char* operation, std::int64_t rank, std::int64_t tensor) const;
   void check_process(const char* operation) const { process_.check(operation, getRank()); }
@@ -125,8 +148,11 @@ class TorchBackend final : public c10d::Backend {
   std::atomic<std::uint64_t> messages_{0};
   /// Shared with works, which may outlive this.
   const std::shared_ptr<std::atomic<c10d::ErrorType>> error_;
-  std::mutex coalescing_mutex_;
-  std::optional<Coalescing> coalescing_;
+  std::mutex batch_mutex_;
+  std::optional<Batch> batch_;
 };
+
+/// Options of an asynchronous call, with the timeout and the name of `options`.
+ReduceOptions with_op(const CollectiveOptions& options, ReduceOp op);
 
 }  // namespace lockstep::python

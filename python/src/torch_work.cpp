@@ -1,5 +1,6 @@
 #include "python/src/torch_work.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -14,11 +15,51 @@
 
 namespace lockstep::python {
 
-void Part::complete() {
-  work_.wait();
-  std::call_once(written_, [this] {
+namespace {
+
+constexpr std::chrono::milliseconds kBetweenSignals{20};
+
+}  // namespace
+
+std::exception_ptr Part::wait_and_write() const {
+  try {
+    work_.wait();
     if (write_results_) write_results_();
-  });
+    return nullptr;
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+void Part::complete() {
+  std::unique_lock lock(mutex_);
+  while (state_ == State::kAwaited) {
+    changed_.wait_for(lock, kBetweenSignals, [this] { return state_ == State::kEnded; });
+    if (state_ == State::kEnded) break;
+    lock.unlock();
+    if (runs_signal_handler()) {
+      throw UsageError(
+          "wait: called by a signal handler for a call that a thread waits for; set a flag in the "
+          "handler, and wait elsewhere");
+    }
+    run_signal_handlers();
+    lock.lock();
+  }
+  if (state_ == State::kStarted) {
+    state_ = State::kAwaited;
+    lock.unlock();
+    auto error = wait_and_write();
+    lock.lock();
+    error_ = std::move(error);
+    state_ = State::kEnded;
+    changed_.notify_all();
+  }
+  if (error_) std::rethrow_exception(error_);
+}
+
+bool Part::has_ended() const {
+  const std::lock_guard lock(mutex_);
+  return state_ == State::kEnded;
 }
 
 TorchWork::TorchWork(Call call)
@@ -38,7 +79,15 @@ bool TorchWork::has_ended() const {
          (state_ == State::kMarking && marked_by_ == std::this_thread::get_id());
 }
 
-void TorchWork::end() noexcept {
+bool TorchWork::writes_results() const {
+  return std::ranges::any_of(parts_, [](const auto& part) { return part->writes_results(); });
+}
+
+bool TorchWork::has_succeeded() const {
+  return has_ended() && !exception();
+}
+
+void TorchWork::end() {
   if (has_ended()) return;
   const WithoutGil without_gil;
   std::exception_ptr error;
@@ -46,6 +95,7 @@ void TorchWork::end() noexcept {
     try {
       part->complete();
     } catch (...) {
+      if (!part->has_ended()) rethrow_for_python();  // The wait of another thread goes on.
       if (!error) error = std::current_exception();
       // The program waits for the handler's exception, not for the other parts.
       if (is_of_signal_handler(std::current_exception())) break;
@@ -74,7 +124,6 @@ void TorchWork::end() noexcept {
 }
 
 void TorchWork::end_and_wait_for_futures() {
-  constexpr std::chrono::milliseconds kBetweenSignals{20};
   end();
   while (!has_ended()) {
     const WithoutGil without_gil;

@@ -22,17 +22,30 @@ namespace lockstep::python {
 /// Threads: any. Errors: those of Work.
 class Part {
  public:
+  /// `write_results` may be empty.
   Part(Work work, std::function<void()> write_results)
       : work_(std::move(work)), write_results_(std::move(write_results)) {}
 
   bool is_completed() const { return work_.is_completed(); }
-  /// Blocks until the results are in place.
+  bool writes_results() const { return write_results_ != nullptr; }
+  /// Blocks until the results are in place; of several threads one waits for the work. Errors: the
+  /// work's, the same each time. While another thread waits: what a signal handler raises, and a
+  /// UsageError in a signal handler.
   void complete();
+  /// Whether complete() has returned or thrown the work's error, in any thread.
+  bool has_ended() const;
 
  private:
+  enum class State { kStarted, kAwaited, kEnded };
+
+  std::exception_ptr wait_and_write() const;
+
   const Work work_;
   const std::function<void()> write_results_;
-  std::once_flag written_;
+  mutable std::mutex mutex_;  // not held while anything is waited for or called
+  std::condition_variable changed_;
+  State state_ = State::kStarted;
+  std::exception_ptr error_;
 };
 
 /// The c10d::Work of a call: one Part or, for coalesced calls, several.
@@ -60,6 +73,10 @@ class TorchWork final : public c10d::Work {
   /// Of a receive from any rank: what knows the rank. Before anybody else sees this work.
   void set_message(c10::intrusive_ptr<c10d::Work> message) { message_ = std::move(message); }
   const std::vector<std::shared_ptr<Part>>& parts() const { return parts_; }
+  /// Whether results are copied to where the caller wants them when this ends.
+  bool writes_results() const;
+  /// Whether it has ended, without an error. Unlike isSuccess() it moves nothing on.
+  bool has_succeeded() const;
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -90,8 +107,9 @@ class TorchWork final : public c10d::Work {
   bool has_ended() const;
   void check_process() const;
   /// Waits for all parts, writes the results and completes the futures, or leaves the latter to the
-  /// thread that does that already.
-  void end() noexcept;
+  /// thread that does that already. Errors: what a signal handler raises while another thread
+  /// waits.
+  void end();
   /// The same, and waits for that thread. Errors: what a signal handler raises.
   void end_and_wait_for_futures();
   void throw_if_failed() const;

@@ -4,12 +4,15 @@ Values are integers that every dtype holds, so that reductions are exact in any 
 """
 
 import itertools
+import os
 import sys
+import time
 import warnings
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional_collectives
 
 import lockstep_torch
 
@@ -215,14 +218,24 @@ def sparse(pair):
     pair.compare("sparse all_reduce", all_reduce)
 
 
+def resident_bytes():
+    with open("/proc/self/statm", encoding="utf-8") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def coalescing(pair):
     size = pair.size
     backend = pair.ours._get_backend(torch.device("cpu"))
-    try:  # A batch that an error ends is forgotten.
+    try:  # A batch that an error leaves open keeps nothing of the calls after it, and is forgotten.
         with dist._coalescing_manager(device=torch.device("cpu")):
             raise KeyError
     except KeyError:
         pass
+    before = resident_bytes()
+    for _ in range(400):
+        dist.broadcast(torch.ones(1 << 18), src=0)
+    grown = resident_bytes() - before
+    assert grown < 200 << 20, f"{grown >> 20} MB more after 400 broadcasts of 1 MB"
     tensors = [values((9,), torch.float32, pair.rank, seed) for seed in range(3)]
     expected = [sum(values((9,), torch.float32, rank, seed) for rank in range(size)) for seed in range(3)]
     with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True) as manager:
@@ -366,6 +379,39 @@ def inference(pair):
             same(output, torch.full_like(output, pair.size), "all_reduce in inference mode")
 
 
+def dropped(pair):
+    """Results arrive without a wait, also those of a backward pass that are copied to where they belong."""
+    outputs = [torch.zeros(5, 3).t() for _ in range(pair.size)]
+    leaf = torch.ones(1, requires_grad=True)
+    leaf.register_hook(lambda _: dist.all_gather(outputs, values((3, 5), torch.float32, pair.rank), async_op=True) and None)
+    leaf.sum().backward()
+    end = time.monotonic() + 30
+    for source in range(pair.size):
+        expected = values((3, 5), torch.float32, source)
+        while not torch.equal(outputs[source], expected):
+            assert time.monotonic() < end, f"rank {pair.rank} did not get the tensor of rank {source}"
+
+
+def in_call(pair):
+    """Calls that are not asynchronous are complete when they return; PyTorch gets no work of them."""
+    global checks
+    backend = pair.ours._get_backend(torch.device("cpu"))
+    options = torch._C._distributed_c10d.AllreduceOptions()
+    options.asyncOp = False
+    for tensor in (torch.ones(4), torch.ones(3, 2).t()):
+        assert backend.allreduce([tensor], options) is None
+        same(tensor, torch.full_like(tensor, pair.size), "all_reduce in the call")
+    with torch.autograd.profiler.profile() as profile:
+        dist.all_reduce(torch.ones(4))
+    assert [event for event in profile.function_events if event.name == "lockstep:all_reduce"]
+    with functional_collectives.allow_inflight_collective_as_graph_input_ctx():
+        tensor = torch.ones(4)
+        dist.all_reduce(tensor)
+        same(tensor, torch.full((4,), float(pair.size)), "all_reduce whose work may be an input of a graph")
+    assert torch._C._distributed_c10d._get_work_registry_size() == 0
+    checks += 4
+
+
 def main():
     dist.init_process_group("lockstep", timeout=timedelta(seconds=120))
     pair = Pair()
@@ -380,6 +426,8 @@ def main():
     refused(pair)
     works(pair)
     inference(pair)
+    dropped(pair)
+    in_call(pair)
     dist.barrier()
     print(f"rank {pair.rank}: {checks} results as from Gloo", flush=True)
     dist.destroy_process_group()

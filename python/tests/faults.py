@@ -158,6 +158,37 @@ def run_rank(fault):
             time.sleep(1)
         dist.all_reduce(tensor)
         print("done", flush=True)
+    elif fault == "waits_for_one_call":
+        # Two threads wait for one message. Ctrl-C ends the wait of the main thread, the other goes on.
+        if rank == 0:
+            work = dist.irecv(tensor, 1)
+
+            def handler(*_):
+                try:
+                    work.wait()
+                except RuntimeError as error:
+                    print(f"{type(error).__name__}: {error}", flush=True)
+                    signal.raise_signal(signal.SIGINT)
+
+            signal.signal(signal.SIGUSR1, handler)
+            entered = threading.Event()
+            waiter = threading.Thread(target=lambda: entered.set() or work.wait())
+            sys.setswitchinterval(30)  # It gives up the GIL only to wait.
+            waiter.start()
+            entered.wait()
+            threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
+            try:
+                work.wait()
+            except KeyboardInterrupt:
+                print("KeyboardInterrupt", flush=True)
+            set_flag()
+            waiter.join()
+            assert work.is_success() and tensor[0].item() == 7
+            print("received", flush=True)
+        else:
+            wait_for_flag()
+            dist.send(torch.full((1000,), 7.0), 0)
+        dist.all_reduce(tensor)
     elif fault == "progress":
         # A rank that computes sends on: 64 MB reach the peer before the call after it.
         big = torch.ones(16 << 20)
@@ -356,6 +387,7 @@ EXPECTED = {
     "killed_in_backward": ["DistBackendError: ", "a peer is gone: rank 1 (pid "],
     "interrupt_in_backward": ["KeyboardInterrupt"],
     "signal_handler": ["handled", "done"],
+    "waits_for_one_call": ["RuntimeError: wait: called by a signal handler", "KeyboardInterrupt", "received"],
     "calls_without_pause": ["done"],
     "callback_under_way": ["done"],
     "future_at_exit": ["not complete when the program ended", "reduced at exit"],
