@@ -220,11 +220,12 @@ ensure_python_torch() {
   step "Installing what the tests compare with: $TORCH_REQUIREMENT into .venv" install_torch
 }
 
-# What reads the launcher's metrics and a training's event files in tests, what runs under the launcher, and what
-# examples/data/get.py needs: the tests of what is missing are skipped.
+# What reads the launcher's metrics and a training's event files in tests, what runs under the launcher, what
+# examples/data/get.py needs, and what PyTorch's own test suites import: the tests of what is missing are skipped.
 ensure_python_packages() {
   [[ $oracle_python == "$PWD/.venv/bin/python" ]] || return 0
-  local packages=(prometheus-client tensorboard accelerate pytorch-lightning safetensors transformers pooch pillow)
+  local packages=(prometheus-client tensorboard accelerate pytorch-lightning safetensors transformers pooch pillow
+    expecttest numpy)
   "$oracle_python" -c 'import importlib.metadata, sys
 for name in sys.argv[1:]: importlib.metadata.version(name)' "${packages[@]}" 2>/dev/null && return
   step "Installing what tests use into .venv: ${packages[*]}" \

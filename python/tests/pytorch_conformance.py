@@ -1,14 +1,16 @@
 """Runs PyTorch's own tests of backends, from the installed wheel and unmodified, over `lockstep` and over Gloo.
 
-usage: pytorch_conformance.py [--ranks=2] [--table=FILE] [PATTERN...]
+usage: pytorch_conformance.py [--ranks=2] [--table=FILE] [--expect=PASS/FAIL/SKIP] [--alone] [PATTERN...]
 
 torch/testing/_internal/distributed/distributed_test.py, with BACKEND=lockstep and BACKEND=gloo in one run; a PATTERN chooses
 tests by a part of their name. Prints what differs; --table writes the counts and each difference as Markdown. The exit code
-is 1 if a test that Gloo passes fails over lockstep and is not listed in EXPLAINED.
+is 1 if a test that Gloo passes fails over lockstep and is not listed in EXPLAINED, and if the counts of lockstep are not those
+of --expect. --alone: not over Gloo. Needs the packages expecttest and numpy.
 """
 
 import argparse
 import collections
+import importlib.util
 import os
 import subprocess
 import sys
@@ -30,8 +32,8 @@ def run_tests(backend, patterns):
         import lockstep_torch  # noqa: F401
 
         # The suite asks this table which backends have a feature, when it is imported.
-        for backends in DistTestCases.backend_feature.values():
-            if "gloo" in backends:
+        for feature, backends in DistTestCases.backend_feature.items():
+            if "gloo" in backends or feature == "plugin":
                 backends.add("lockstep")
     from torch.testing._internal.distributed import distributed_test
 
@@ -94,7 +96,7 @@ def outcomes_of(backend, arguments):
 
 def count(outcomes):
     counts = collections.Counter(word for word, _ in outcomes.values())
-    return f"{counts['pass']} / {counts['fail']} / {counts['skip']}"
+    return f"{counts['pass']}/{counts['fail']}/{counts['skip']}"
 
 
 def main():
@@ -103,23 +105,33 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--table")
+    parser.add_argument("--expect", help="numbers of tests that pass, fail and are skipped over lockstep")
+    parser.add_argument("--alone", action="store_true")
     parser.add_argument("patterns", nargs="*")
     arguments = parser.parse_args()
-    results = {backend: outcomes_of(backend, arguments) for backend in ("gloo", "lockstep")}
-    lines = [f"{arguments.ranks} ranks, pass / fail / skip: " + ", ".join(f"{b} {count(r)}" for b, r in results.items())]
+    if importlib.util.find_spec("expecttest") is None:  # PyTorch's suites import it.
+        print("the package expecttest is not installed")
+        return 0
+    backends = ("lockstep",) if arguments.alone else ("gloo", "lockstep")
+    results = {backend: outcomes_of(backend, arguments) for backend in backends}
+    lines = [f"{arguments.ranks} ranks, pass/fail/skip: " + ", ".join(f"{b} {count(r)}" for b, r in results.items())]
+    gloo = results.get("gloo")
     unexplained = []
     for name, (word, reason) in sorted(results["lockstep"].items()):
-        gloo_word = results["gloo"].get(name, ("missing", ""))[0]
+        gloo_word = gloo.get(name, ("missing", ""))[0] if gloo else "pass"
         if word == gloo_word or gloo_word != "pass" and word != "fail":
             continue
         why = EXPLAINED.get(name, reason).rstrip(".")
-        lines.append(f"- `{name}`: gloo {gloo_word}, lockstep {word}: {why}")
+        lines.append(f"- `{name}`: {f'gloo {gloo_word}, ' if gloo else ''}lockstep {word}: {why}")
         if gloo_word == "pass" and word == "fail" and name not in EXPLAINED:
             unexplained.append(name)
     print("\n".join(lines), flush=True)
     if arguments.table:
         with open(arguments.table, "a") as table:
             table.write("\n".join(lines) + "\n")
+    if arguments.expect and arguments.expect != count(results["lockstep"]):
+        print(f"expected over lockstep: {arguments.expect}")
+        return 1
     return 1 if unexplained else 0
 
 
