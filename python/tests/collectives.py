@@ -383,7 +383,8 @@ def dropped(pair):
     """Results arrive without a wait, also those of a backward pass that are copied to where they belong."""
     outputs = [torch.zeros(5, 3).t() for _ in range(pair.size)]
     leaf = torch.ones(1, requires_grad=True)
-    leaf.register_hook(lambda _: dist.all_gather(outputs, values((3, 5), torch.float32, pair.rank), async_op=True) and None)
+    own = values((3, 5), torch.float32, pair.rank)
+    leaf.register_hook(lambda _: dist.all_gather(outputs, own, async_op=True) and None)
     leaf.sum().backward()
     end = time.monotonic() + 30
     for source in range(pair.size):
