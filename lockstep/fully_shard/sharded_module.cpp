@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include <ATen/ops/full_like.h>
@@ -185,6 +186,9 @@ void ShardedModule::backward(const at::Tensor& loss, const WeightedBackwardOptio
                             "float32"));
   }
   units_->begin_weighted_pass(options.weight);
+  // Such a loss may be NaN, as the mean of no samples is.
+  std::optional<GradientHooks::Multiply> none;
+  if (options.weight == 0) none.emplace(units_->hooks(), 0.0);
   loss.backward(at::full_like(loss, options.weight), options.retain_graph, options.create_graph);
 }
 

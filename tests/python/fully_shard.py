@@ -35,9 +35,10 @@ OPTIMIZERS = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-3),
     "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
 }
-# Ranks, the backend, and which ranks share memory.
-JOBS = some(((2, "shm", "00"), (1, "shm", "0"), (2, "gloo", "00"), (4, "shm", "0000"), (3, "hierarchical", "001"), (3, "shm", "000"),
-             (4, "gloo", "0000"), (4, "hierarchical", "0011")), every=4)
+# Ranks, the backend, which ranks share memory, and where there are replicas (HSDP).
+JOBS = some(((2, "shm", "00", "none"), (1, "shm", "0", "none"), (2, "gloo", "00", "none"), (4, "shm", "0000", "none"),
+             (3, "hierarchical", "001", "none"), (4, "hierarchical", "0011", "machines"), (3, "shm", "000", "none"),
+             (4, "gloo", "0000", "none"), (4, "hierarchical", "0011", "none")), every=5)
 # Jobs that go on with the snapshots of the one before: ranks, and how many steps are made then.
 NUMBERS_OF_RANKS = some(((3, 8), (1, 16), (2, 24), (4, 32)), every=2)
 torch.set_num_threads(1)
@@ -110,15 +111,15 @@ class Parity(unittest.TestCase):
         cls.folder = directory.name
         torch.manual_seed(28)
         torch.save(Net().state_dict(), f"{cls.folder}/weights.pt")
-        for world_size in sorted({ranks for ranks, _, _ in JOBS}):
+        for world_size in sorted({job[0] for job in JOBS}):
             mp.spawn(run_fsdp2, (world_size, cls.folder), nprocs=world_size)
 
     def test_the_parameters_are_those_of_fsdp2(self):
-        for ranks, backend, machines in JOBS:
+        for ranks, backend, machines, replicas in JOBS:
             for kind in OPTIMIZERS:
-                with self.subTest(ranks=ranks, backend=backend, machines=machines, optimizer=kind):
+                with self.subTest(ranks=ranks, backend=backend, machines=machines, replicas=replicas, optimizer=kind):
                     result = f"{self.folder}/ours.pt"
-                    self.train(ranks, backend, machines, kind, result)
+                    self.train(ranks, backend, machines, replicas, kind, result)
                     ours = torch.load(result)["extra"]
                     theirs = torch.load(f"{self.folder}/{kind}.{ranks}.pt")
                     self.assertEqual(ours.keys(), theirs.keys())
@@ -129,13 +130,13 @@ class Parity(unittest.TestCase):
                         if name in start:  # It has been trained.
                             self.assertGreater((start[name] - value).abs().max().item(), 1e-3, name)
 
-    def train(self, ranks, backend, machines, kind, result):
+    def train(self, ranks, backend, machines, replicas, kind, result):
         port = free_port()
         processes = []
         for rank in range(ranks):
             environment = place(rank, ranks, port, LOCKSTEP_BACKEND=backend, OMP_NUM_THREADS=1,
                                 LOCKSTEP_MEMORY_DOMAIN=machines[rank])
-            command = [WORKER, "train", kind, f"{self.folder}/weights.pt", result]
+            command = [WORKER, "train", kind, f"{self.folder}/weights.pt", result, replicas]
             processes.append(RankProcess(self, command, environment))
         for process in processes:
             code, _, errors = process.finish()

@@ -1,5 +1,6 @@
 // fully_shard with replicas (HSDP): the average of DistributedDataParallel on all ranks, each
 // element counted once.
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -294,7 +295,8 @@ TEST_F(HybridShardTest, RunsTheExampleOfTheGuide) {
                                      {.hybrid_shard = lockstep::HybridShard::kShardInMachines});
 
   token_loss(model(tokens(0)), targets(0)).backward();
-  EXPECT_TRUE(model.parameters().front().grad().defined());
+  EXPECT_TRUE(std::ranges::any_of(model.parameters(),
+                                  [](const at::Tensor& piece) { return piece.grad().defined(); }));
 }
 
 class HybridShardAccelerator : public FullyShardAccelerator {

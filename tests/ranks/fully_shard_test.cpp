@@ -1,4 +1,5 @@
 #include <chrono>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <string>
@@ -171,6 +172,34 @@ TEST_F(FullyShard, GivesUpGradientsThatWereNotExchanged) {
   sharded.set_requires_gradient_sync(true);
   backward(sharded, 0);
   backward(replica, 0);
+  expect_same_gradients(sharded, replica);
+}
+
+TEST_F(FullyShard, ALossOfWeight0CountsNothingEvenIfItIsNan) {
+  auto [plain, sharded] = make_pair(by_block());
+  DistributedDataParallel replica(plain, {.process_group = group_});
+  const auto run = [&](auto& model) {
+    const auto loss = [&](int step) {
+      return token_loss(model.forward(tokens(step)), targets(step));
+    };
+    const bool has_samples = rank_ == 0;
+    model.backward(loss(0) * (has_samples ? 1.0 : NAN), {.weight = has_samples ? 3.0 : 0.0});
+  };
+  run(sharded);
+  run(replica);
+  expect_same_gradients(sharded, replica);
+  // Nor does it touch what earlier passes left.
+  sharded.zero_grad();
+  replica.zero_grad();
+  sharded.set_requires_gradient_sync(false);
+  sharded.backward(token_loss(sharded(tokens(1)), targets(1)), {.weight = 2});
+  sharded.set_requires_gradient_sync(true);
+  sharded.backward(token_loss(sharded(tokens(2)), targets(2)) * NAN, {.weight = 0});
+  {
+    const auto no_sync = replica.no_sync();
+    replica.backward(token_loss(replica(tokens(1)), targets(1)), {.weight = 2});
+  }
+  replica.backward(token_loss(replica(tokens(2)), targets(2)) * NAN, {.weight = 0});
   expect_same_gradients(sharded, replica);
 }
 

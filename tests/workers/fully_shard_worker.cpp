@@ -1,5 +1,6 @@
 // The C++ side of tests/python/fully_shard.py: a small network of tokens, fully sharded.
-//   train SGD|AdamW FILE_OF_WEIGHTS RESULT   trains as the test does with PyTorch's FSDP2
+//   train SGD|AdamW FILE_OF_WEIGHTS RESULT none|machines   trains as the test does with PyTorch's
+//       FSDP2; machines: with a replica on each
 //   die PLACE      trains until rank 1 kills itself in step 3, at PLACE: forward, backward
 //   for-ever       trains until something ends it
 //   accelerator ddp|fully_shard FOLDER STEPS KILLED_AT   under an Accelerator, from the newest
@@ -84,15 +85,18 @@ void backward(FullySharded<NetImpl>& model, int rank, int step) {
       .backward();
 }
 
-FullySharded<NetImpl> make_model(const ProcessGroup& group) {
-  return fully_shard(Net(),
-                     {.process_group = group, .auto_wrap_policy = module_wrap_policy<BlockImpl>()});
+FullySharded<NetImpl> make_model(const ProcessGroup& group,
+                                 HybridShard hybrid = HybridShard::kNone) {
+  return fully_shard(Net(), {.process_group = group,
+                             .hybrid_shard = hybrid,
+                             .auto_wrap_policy = module_wrap_policy<BlockImpl>()});
 }
 
 // 100 steps, of which every third has two micro-batches.
-void train(const std::string& kind, const std::string& weights, const std::string& result) {
+void train(const std::string& kind, const std::string& weights, const std::string& result,
+           HybridShard hybrid) {
   const ProcessGroup group = default_process_group();
-  auto model = make_model(group);
+  auto model = make_model(group, hybrid);
   model.load_full_state_dict(read_state_dict(weights));
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   if (kind == "SGD") {
@@ -111,7 +115,8 @@ void train(const std::string& kind, const std::string& weights, const std::strin
       model.set_requires_gradient_sync(true);
     }
     backward(model, group.rank(), step);
-    norms[step] = clip_grad_norm_(model.parameters(), 1.0, {.process_group = model.process_group()});
+    norms[step] =
+        clip_grad_norm_(model.parameters(), 1.0, {.process_group = model.process_group()});
     optimizer->step();
   }
   TensorDict trained = model.full_state_dict();
@@ -207,8 +212,9 @@ int run(int argc, char** argv) {
     return 0;
   }
   init_process_group();
-  if (command == "train" && argc == 5) {
-    train(argv[2], argv[3], argv[4]);
+  if (command == "train" && argc == 6) {
+    train(argv[2], argv[3], argv[4],
+          std::string(argv[5]) == "machines" ? HybridShard::kShardInMachines : HybridShard::kNone);
   } else if (command == "die" && argc == 3) {
     train_for_ever(argv[2]);
   } else if (command == "for-ever" && argc == 2) {

@@ -72,6 +72,7 @@ class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher
   /// Before the backward pass of a loss of this weight: the average is then that by the weights of
   /// all passes since the last exchange. Collective while sync is on.
   void begin_weighted_pass(double weight);
+  const GradientHooks& hooks() const { return *hooks_; }
   /// L2 norm over all ranks, at the end of the last backward that exchanged gradients; empty: none.
   std::optional<double> gradient_norm() const { return gradient_norm_; }
 

@@ -186,6 +186,40 @@ bool allows_one_copy(const Plan& plan) {
   return true;
 }
 
+// A rank gathers the one unit in each forward and backward that uses it, so all ranks do.
+bool allows_fully_shard(const Plan& plan) {
+  const OptionsPlan& options = plan.options;
+  if (options.replicas == 0) return !options.replicas_alternate;
+  if (plan.ranks % options.replicas != 0 || plan.shards != 0) return false;
+  if (plan.joins || plan.is_sharded || plan.double_backward || plan.has(OpKind::kBatchNorm)) {
+    return false;
+  }
+  // DistributedDataParallel broadcasts buffers at other times.
+  if (plan.has_buffer) return false;
+  // They use parameters outside of forward.
+  if (plan.penalizes_parameters || plan.penalizes_gradients) return false;
+  if (has_sparse(plan) || has_complex(plan)) return false;
+  if (any_parameter(plan, [](const ParameterPlan& p) { return p.is_ignored || p.is_delayed; })) {
+    return false;
+  }
+  const OptionsPlan has_none{.init_sync = options.init_sync,
+                             .gradient_norm = options.gradient_norm,
+                             .replicas = options.replicas,
+                             .replicas_alternate = options.replicas_alternate};
+  if (options != has_none) return false;
+  const unsigned all = (1U << plan.ranks) - 1;
+  for (const StepPlan& step : plan.steps) {
+    if (step.evaluates != 0 && step.evaluates != all) return false;
+    for (std::size_t i = 0; i < step.passes.size(); ++i) {
+      const PassPlan& pass = step.passes[i];
+      if (pass.takes_gradients || pass.reaches_nothing != 0) return false;
+      if (pass.exchanges != (i + 1 == step.passes.size())) return false;
+      if (pass.action != (i == 0 ? GradAction::kSetToNone : GradAction::kKeep)) return false;
+    }
+  }
+  return true;
+}
+
 bool allows_optimizer(const Plan& plan) {
   if (plan.is_of_lockstep && (plan.is_sharded || has_sparse(plan) || has_complex(plan))) {
     return false;
@@ -320,7 +354,7 @@ bool allows_shards(const Plan& plan) {
 
 bool is_allowed(const Plan& plan) {
   return allows_shards(plan) && allows_passes(plan) && allows_graph(plan) && allows_options(plan) &&
-         allows_one_copy(plan) && allows_optimizer(plan) &&
+         allows_one_copy(plan) && allows_fully_shard(plan) && allows_optimizer(plan) &&
          (has_one_bucket(plan) || adds_no_more_than_at_first(plan));
 }
 

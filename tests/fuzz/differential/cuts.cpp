@@ -103,6 +103,9 @@ void cut_options(Cuts& cuts) {
   cuts.add([](Plan& p) { p.options.exchange_dtype.reset(); });
   cuts.add([](Plan& p) { p.options.hook = HookPlan::kNone; });
   cuts.add([](Plan& p) { p.options.one_copy_per_machine = false; });
+  cuts.add([](Plan& p) { p.options.replicas = 0; });
+  cuts.add([](Plan& p) { p.options.replicas = std::min(p.options.replicas, 1); });
+  cuts.add([](Plan& p) { p.options.replicas_alternate = false; });
 }
 
 void cut_program(const Plan& plan, Cuts& cuts) {

@@ -200,6 +200,35 @@ void draw_one_copy(Random& random, Plan& plan) {
   if (is_allowed(changed)) plan = std::move(changed);
 }
 
+// Without what it refuses, in one replica or in several.
+void draw_fully_shard(Random& random, Plan& plan) {
+  if (!random.chance(33)) return;
+  Plan changed = plan;
+  const bool is_even = plan.ranks % 2 == 0;
+  changed.options = {.init_sync = plan.options.init_sync,
+                     .gradient_norm = plan.options.gradient_norm,
+                     .replicas = is_even && random.chance(50) ? 2 : 1};
+  changed.options.replicas_alternate = changed.options.replicas == 2 && random.chance(50);
+  changed.joins = changed.is_sharded = changed.double_backward = false;
+  changed.penalizes_parameters = changed.penalizes_gradients = false;
+  changed.is_of_lockstep = random.chance(50);
+  for (ParameterPlan& parameter : changed.parameters) {
+    parameter.is_ignored = parameter.is_delayed = false;
+  }
+  for (OpPlan& op : changed.ops) op.sparse = false;
+  const unsigned all = (1U << plan.ranks) - 1;
+  for (StepPlan& step : changed.steps) {
+    if (step.evaluates != 0) step.evaluates = all;
+    for (std::size_t i = 0; i < step.passes.size(); ++i) {
+      step.passes[i].exchanges = i + 1 == step.passes.size();
+      step.passes[i].action = i == 0 ? GradAction::kSetToNone : GradAction::kKeep;
+      step.passes[i].takes_gradients = false;
+      step.passes[i].reaches_nothing = 0;
+    }
+  }
+  if (is_allowed(changed)) plan = std::move(changed);
+}
+
 Plan draw_once(Random& random, std::uint64_t seed, int ranks) {
   Plan plan{.seed = seed, .ranks = ranks};
   plan.backend = random.chance(55)   ? Backend::kShm
@@ -276,6 +305,9 @@ Plan draw(std::uint64_t seed, int ranks) {
     draw_second_complex(more, plan);
     Random others(~seed ^ 0x5eed);
     draw_one_copy(others, plan);
+    // By this none of the seeds in seeds.txt is another plan.
+    Random shards(~seed ^ 0xfba9);
+    draw_fully_shard(shards, plan);
     return plan;
   }
 }

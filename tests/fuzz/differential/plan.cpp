@@ -63,6 +63,8 @@ void describe_options(std::ostream& text, const OptionsPlan& options) {
   if (options.hook != HookPlan::kNone) text << " hook " << kHooks[static_cast<int>(options.hook)];
   if (options.hook == HookPlan::kLocalSgd) text << " from " << options.local_sgd_from;
   if (options.one_copy_per_machine) text << " one_copy_per_machine";
+  if (options.replicas > 0) text << " fully sharded, replicas " << options.replicas;
+  if (options.replicas_alternate) text << ", which alternate";
   text << "\n";
 }
 

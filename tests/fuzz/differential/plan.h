@@ -118,6 +118,10 @@ struct OptionsPlan {
   HookPlan hook = HookPlan::kNone;
   int local_sgd_from = 0;
   bool one_copy_per_machine = false;
+  int replicas = 0;                 ///< of a fully sharded model; 0: DistributedDataParallel
+  bool replicas_alternate = false;  ///< ranks take turns in them
+
+  bool operator==(const OptionsPlan&) const = default;
 };
 
 enum class Backend { kShm, kGloo, kHierarchical };

@@ -131,6 +131,8 @@ std::string code_of(const OptionsPlan& value) {
   ADD(hook);
   ADD(local_sgd_from);
   ADD(one_copy_per_machine);
+  ADD(replicas);
+  ADD(replicas_alternate);
   return members.braced();
 }
 

@@ -11,6 +11,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/ddp/hooks.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"
 #include "lockstep/optim/clip_grad.h"
@@ -82,6 +83,32 @@ DistributedDataParallelOptions make_options(const Plan& plan, const ProcessGroup
   return options;
 }
 
+// The ranks of one of the two groups of a mesh that this rank is in.
+ProcessGroup line_of(const ProcessGroup& group, int length, bool is_consecutive) {
+  ProcessGroup own;
+  const int lines = group.world_size() / length;
+  for (int line = 0; line < lines; ++line) {
+    std::vector<int> ranks;
+    for (int i = 0; i < length; ++i) {
+      ranks.push_back(is_consecutive ? line * length + i : line + i * lines);
+    }
+    if (const ProcessGroup made = group.new_group(ranks)) own = made;
+  }
+  return own;
+}
+
+FullyShardOptions make_shard_options(const Plan& plan, const ProcessGroup& group) {
+  const OptionsPlan& planned = plan.options;
+  FullyShardOptions options{.process_group = group,
+                            .gradient_norm = planned.gradient_norm,
+                            .init_sync = planned.init_sync};
+  if (planned.replicas == 1) return options;
+  const int shards = plan.ranks / planned.replicas;
+  options.process_group = line_of(group, shards, !planned.replicas_alternate);
+  options.replicate_group = line_of(group, planned.replicas, planned.replicas_alternate);
+  return options;
+}
+
 Net make_net(const Plan& plan, const ProcessGroup& group) {
   Net net(plan, group.rank());
   if (plan.syncs_batch_norm) convert_sync_batchnorm(*net, {.process_group = group});
@@ -95,12 +122,14 @@ void sleep(const Plan& plan) {
 }  // namespace
 
 Trainee::Trainee(const Plan& plan, const ProcessGroup& group)
-    : plan_(plan),
-      rank_(group.rank()),
-      net_(make_net(plan, group)),
-      model_(net_, make_options(plan, group, *net_)) {
+    : plan_(plan), rank_(group.rank()), net_(make_net(plan, group)) {
+  if (plan.options.replicas > 0) {
+    sharded_.emplace(net_, make_shard_options(plan, group));
+  } else {
+    replica_.emplace(net_, make_options(plan, group, *net_));
+  }
   optimizer_ = with_optimizer(plan, [&]<class Optimizer>(const auto& options) {
-    const std::vector<at::Tensor> parameters = trained(plan_, net_->model);
+    const std::vector<at::Tensor> parameters = updated();
     std::unique_ptr<torch::optim::Optimizer> optimizer;
     if constexpr (!std::is_base_of_v<FusedOptimizer, Optimizer>) {
       if (plan_.is_sharded) {
@@ -114,16 +143,80 @@ Trainee::Trainee(const Plan& plan, const ProcessGroup& group)
   });
 }
 
+// What an optimizer gets.
+std::vector<at::Tensor> Trainee::updated() const {
+  if (!sharded_) return trained(plan_, net_->model);
+  std::vector<at::Tensor> pieces;
+  for (const at::Tensor& piece : sharded_->parameters()) {
+    if (piece.requires_grad()) pieces.push_back(piece);
+  }
+  return pieces;
+}
+
+// Each rank adds its pieces, of parameters and of gradients, to zeros.
+void Trainee::gather_whole() {
+  const at::NoGradGuard no_grad;
+  const ProcessGroup& group = sharded_->process_group();
+  const TensorDict pieces = sharded_->named_parameters();
+  std::vector<std::int64_t> sizes;
+  for (const auto& [name, piece] : pieces) sizes.push_back(piece.numel());
+  const auto all_sizes = gather_rows(group, sizes);
+  whole_.assign(plan_.parameters.size(), at::Tensor());
+  for (std::size_t place = 0; place < pieces.size(); ++place) {
+    const auto& [name, piece] = pieces[place];
+    std::int64_t begin = 0;
+    for (int rank = 0; rank < group.rank(); ++rank) begin += all_sizes[rank][place];
+    std::size_t index = 0;
+    while (net_->name_of(index) != name) ++index;
+    const at::Tensor& shape = net_->model.parameters[index];
+    const auto whole_of = [&](const at::Tensor& part) {
+      const at::Tensor flat = at::zeros({shape.numel()}, part.options());
+      flat.narrow(0, begin, part.numel()).copy_(part);
+      if (flat.numel() > 0) group.all_reduce(flat);
+      return flat.as_strided(shape.sizes(), shape.strides());
+    };
+    whole_[index] = whole_of(piece.detach()).requires_grad_(piece.requires_grad());
+    if (piece.grad().defined()) whole_[index].mutable_grad() = whole_of(piece.grad());
+  }
+}
+
+std::vector<at::Tensor> Trainee::gradients() const {
+  if (!sharded_) return averaged_gradients_of(parameters());
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : whole_) gradients.push_back(parameter.grad());
+  return gradients;
+}
+
+at::Tensor Trainee::output_of(const at::Tensor& input, int step) {
+  return sharded_ ? (*sharded_)(input, step)[0] : (*replica_)(input, step)[0];
+}
+
+void Trainee::run_sharded_pass(int step, int pass, const at::Tensor& input) {
+  const auto& passes = plan_.steps[step].passes;
+  const PassPlan& planned = passes[pass];
+  if (planned.action == GradAction::kSetToNone) sharded_->zero_grad();
+  separate_gradients(net_->model.parameters);
+  const bool is_used_again =
+      pass + 1 < static_cast<int>(passes.size()) && passes[pass + 1].reuses_graph;
+  sharded_->set_requires_gradient_sync(planned.exchanges);
+  if (!planned.reuses_graph) loss_ = forward(step, pass, input);
+  if ((planned.delays >> rank_ & 1) != 0) sleep(plan_);
+  backward(loss_, step, pass, is_used_again);
+  if (!is_used_again) loss_ = at::Tensor();
+  gather_whole();
+}
+
 void Trainee::run_pass(int step, int pass, const at::Tensor& input) {
+  if (sharded_) return run_sharded_pass(step, pass, input);
   const auto& passes = plan_.steps[step].passes;
   const PassPlan& planned = passes[pass];
   act_on_gradients(plan_, planned.action, parameters());
   const bool is_used_again =
       pass + 1 < static_cast<int>(passes.size()) && passes[pass + 1].reuses_graph;
   const bool guards = !planned.exchanges && !plan_.joins;
-  const auto around_all = model_.no_sync(guards && planned.guards_forward);
+  const auto around_all = replica_->no_sync(guards && planned.guards_forward);
   if (!planned.reuses_graph) loss_ = forward(step, pass, input);
-  const auto around_backward = model_.no_sync(guards);
+  const auto around_backward = replica_->no_sync(guards);
   if ((planned.delays >> rank_ & 1) != 0) sleep(plan_);
   if (planned.takes_gradients) return take_gradients(loss_);
   backward(loss_, step, pass, is_used_again);
@@ -137,7 +230,7 @@ at::Tensor Trainee::forward(int step, int pass, const at::Tensor& joined) {
     const Place place{step, pass, rank_, number};
     at::Tensor input = joined.defined() ? joined.detach() : make_input(plan_, place);
     input.requires_grad_();
-    const at::Tensor output = model_(input, step)[0];
+    const at::Tensor output = output_of(input, step);
     const at::Tensor loss = plan_.reaches_nothing(planned, rank_)
                                 ? make_loss_that_reaches_nothing(input)
                                 : make_loss(plan_, place, net_->model, input, output);
@@ -156,7 +249,8 @@ void Trainee::backward(const at::Tensor& loss, int step, int pass, bool retain_g
                                      [](const ParameterPlan& p) { return p.is_ignored; });
     const bool is_number = weight != 0 || ignores;
     const at::Tensor any = is_number ? loss : loss * std::numeric_limits<double>::quiet_NaN();
-    return model_.backward(any, {.weight = weight, .retain_graph = retain_graph});
+    const WeightedBackwardOptions options{.weight = weight, .retain_graph = retain_graph};
+    return sharded_ ? sharded_->backward(any, options) : replica_->backward(any, options);
   }
   if (!plan_.double_backward || !planned.exchanges) return loss.backward({}, retain_graph);
   loss.backward({}, /*keep_graph=*/true, /*create_graph=*/true);
@@ -183,31 +277,39 @@ void Trainee::take_gradients(const at::Tensor& loss) {
 std::vector<at::Tensor> Trainee::gradients_after(const PassPlan& pass) const {
   if (pass.exchanges) return gradients();
   std::vector<at::Tensor> own;
-  for (const at::Tensor& parameter : parameters()) own.push_back(parameter.grad());
+  for (const at::Tensor& parameter : net_->model.parameters) own.push_back(parameter.grad());
   return own;
 }
 
 void Trainee::evaluate(int step) {
   const at::NoGradGuard no_grad;
   net_->eval();
-  model_(make_input(plan_, {step, 0, rank_, 0}), step);
+  output_of(make_input(plan_, {step, 0, rank_, 0}), step);
   net_->train();
 }
 
 double Trainee::clip() {
-  const std::vector<at::Tensor> parameters = trained(plan_, net_->model);
+  const double norm = clip_gradients();
+  if (sharded_) gather_whole();
+  return norm;
+}
+
+double Trainee::clip_gradients() {
+  const std::vector<at::Tensor> parameters = updated();
+  const ProcessGroup group = sharded_ ? sharded_->process_group() : ProcessGroup();
   if (plan_.ranks == 1) separate_gradients(parameters);
   switch (plan_.clip) {
     case ClipPlan::kNone:
       break;
     case ClipPlan::kNorm:
-      return clip_grad_norm_(parameters, kMaxNorm);
+      return clip_grad_norm_(parameters, kMaxNorm, {.process_group = group});
     case ClipPlan::kKnownNorm:
-      clip_grads_with_norm_(parameters, kMaxNorm, model_.gradient_norm());
-      return model_.gradient_norm();
+      clip_grads_with_norm_(parameters, kMaxNorm, gradient_norm());
+      return gradient_norm();
     case ClipPlan::kInfinityNorm:
-      return clip_grad_norm_(parameters, kMaxNorm,
-                             {.norm_type = std::numeric_limits<double>::infinity()});
+      return clip_grad_norm_(
+          parameters, kMaxNorm,
+          {.norm_type = std::numeric_limits<double>::infinity(), .process_group = group});
     case ClipPlan::kValue:
       clip_grad_value_(parameters, kMaxNorm);
       break;
@@ -217,7 +319,8 @@ double Trainee::clip() {
 
 void Trainee::update() {
   step_optimizer(*optimizer_);
-  round_parameters(trained(plan_, net_->model));
+  round_parameters(updated());
+  if (sharded_) gather_whole();
 }
 
 }  // namespace lockstep::differential
