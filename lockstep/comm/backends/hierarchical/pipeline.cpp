@@ -321,3 +321,7 @@ void Pipeline::give_up(const std::exception_ptr& error) {
 }
 
 }  // namespace lockstep::hierarchical
+  // Their tasks end at once: nothing is copied from or to tensors whose collectives have ended.
+  for (shm::Engine* const engine : {&connections_.reduce, &connections_.gather}) {
+    engine->find_failure();
+  }
