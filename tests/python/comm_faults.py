@@ -143,6 +143,15 @@ class CommFaults(unittest.TestCase):
         named = self.harm_sums_of_shards("0011", 3, signal.SIGSTOP, "TimeoutError", LOCKSTEP_TIMEOUT_S=1)
         self.assertEqual(named, [[3]] * 3)
 
+    def test_a_peer_killed_while_another_machine_is_late_is_noticed_at_once(self):
+        # Rank 1 exchanges with rank 0 alone, which is late: only its own machine says that rank 3 is lost.
+        ranks = self.sum_shards("late_broadcast", "0111", LOCKSTEP_CHECK_CALLS=0, LOCKSTEP_TIMEOUT_S=30)
+        for rank in ranks:
+            rank.wait_for_line("running")
+        ranks[3].process.kill()
+        for r in (1, 2):
+            ranks[r].expect_error("PeerLost", own_rank=r, ranks=[3])
+
     def test_a_slow_exchange_between_machines_is_no_timeout_of_a_rank_without_a_share(self):
         self.need_failpoints()
         stops = range(6, 18, 2)

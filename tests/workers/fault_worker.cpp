@@ -2,7 +2,7 @@
 // say, tells on stdout how far it is, and goes on until something ends it.
 //   fault_worker
 //   join|reinit|collectives|polled_collectives|polled_messages|train|shards|large_shards
-//     |shards_without_memory|pending|crash [init_method rank world_size [store]]
+//     |shards_without_memory|late_broadcast|pending|crash [init_method rank world_size [store]]
 #include <csignal>
 #include <cstdio>
 #include <string>
@@ -128,6 +128,15 @@ int sum_large_values(const lockstep::ProcessGroup& group) {
   sum_over_shards_for_ever(group);
 }
 
+// A broadcast that the source begins only when it is told.
+int broadcast_late(const lockstep::ProcessGroup& group) {
+  group.barrier();
+  say("running");
+  if (group.rank() == 0) std::getchar();
+  group.broadcast(at::ones({1 << 16}), 0);
+  return 0;
+}
+
 // Ends with collectives under way that a stopped peer will never join.
 int leave_work_pending(const lockstep::ProcessGroup& group) {
   group.barrier();
@@ -160,6 +169,7 @@ int run(const std::vector<std::string>& arguments) {
   if (mode == "shards") sum_over_shards_for_ever(group);
   if (mode == "large_shards") return sum_large_values(group);
   if (mode == "shards_without_memory") sum_without_memory(group);
+  if (mode == "late_broadcast") return broadcast_late(group);
   if (mode == "crash") return crash_in_collective(group);
   if (mode == "pending") return leave_work_pending(std::move(group));
   group.barrier();

@@ -72,6 +72,8 @@ class AllGatherPiece final : public PieceSteps {
     return static_cast<std::int64_t>(bytes_ * chunks.size());
   }
   std::byte* output_of(int chunk) const { return outputs_[static_cast<std::size_t>(chunk)]; }
+  bool ends_on_machine() const override { return plan_.after.happens; }
+
   const std::byte* source_of(int chunk) const {
     return chunk == site_.rank ? input_ : output_of(chunk);
   }

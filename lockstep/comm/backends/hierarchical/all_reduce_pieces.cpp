@@ -33,6 +33,8 @@ class AllReducePiece final : public PieceSteps {
     return site_.exchange->start_spread(own_, staging, deadline);
   }
 
+  bool ends_on_machine() const override { return true; }
+
   std::unique_ptr<shm::Operation> after(const at::Tensor&) override {
     return make_all_gather(shares_, shm::CallKind::kAllReduce);
   }

@@ -45,6 +45,8 @@ class BroadcastPiece final : public PieceSteps {
   std::unique_ptr<shm::Operation> after(const at::Tensor&) override {
     return is_at_source() ? nullptr : make_all_gather(shares_, shm::CallKind::kBroadcast);
   }
+  bool ends_on_machine() const override { return !is_at_source(); }
+
 
  private:
   bool is_at_source() const { return site_.machines.machine == source_.machine; }

@@ -126,7 +126,7 @@ HierarchicalBackend::HierarchicalBackend(Parts parts, int rank, int world_size,
                  .gather = parts_.gather->engine(),
                  .exchange = exchange_.get(),
                  .signal = signal_,
-                 .note = hierarchical::FailureNote(parts_.store),
+                 .note = hierarchical::FailureNote(parts_.store, rank),
                  .abort = [this] { abort_parts(); }}) {}
 
 bool HierarchicalBackend::is_busy() const {

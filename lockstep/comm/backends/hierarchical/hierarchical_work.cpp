@@ -28,8 +28,12 @@ bool PartWork::wait(std::chrono::milliseconds timeout) {
   try {
     if (timeout == kNoTimeout) return work_->wait(timeout);
     return work_->wait(std::max(until.remaining(), std::chrono::milliseconds(1)));
+  } catch (const WaitExpired&) {
+    throw;
   } catch (const std::exception& error) {
-    if (failure_of(error.what()) != CommFailure::kPeerLost) throw;
+    const CommFailure failure = failure_of(error.what());
+    if (failure == CommFailure::kTimeout) pipeline_.say_that_it_waits();
+    if (failure != CommFailure::kPeerLost) throw;
     pipeline_.give_up(std::current_exception());
   }
 }

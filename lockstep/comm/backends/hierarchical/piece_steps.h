@@ -31,6 +31,8 @@ class PieceSteps {
   virtual std::unique_ptr<GlooCall> exchange(const at::Tensor& staging, Deadline deadline) = 0;
   /// After that exchange: uses what arrived, and may start a second one.
   virtual std::unique_ptr<GlooCall> spread(const at::Tensor& staging, Deadline deadline) = 0;
+  /// Whether after() will give something, on all ranks of the machine.
+  virtual bool ends_on_machine() const = 0;
   /// As before(), after all that.
   virtual std::unique_ptr<shm::Operation> after(const at::Tensor& staging) = 0;
 };

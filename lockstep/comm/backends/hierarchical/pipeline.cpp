@@ -149,6 +149,7 @@ void Pipeline::advance() {
                            " ms; a rank is stuck, stopped or did not make this call")},
                    false);
     }
+    if (machine_looks_.allows(Deadline::Clock::now())) look_at_machine();
   } catch (const Failed& error) {
     fail(error, error.saw_it_itself());
   } catch (const UsageError& error) {
@@ -211,13 +212,29 @@ bool Pipeline::has_ended(shm::Engine& engine, const Piece& piece) {
   try {
     std::rethrow_exception(piece.local->error);
   } catch (const TimeoutError&) {
-    // Who is late to gather may itself be waiting for another machine.
-    throw Failed({CommFailure::kTimeout, failure.reason, failure.ranks},
-                 piece.stage == Stage::kBefore);
+    throw Failed({CommFailure::kTimeout, failure.reason, failure.ranks}, false);
   } catch (const PeerLost&) {
     throw Failed({CommFailure::kPeerLost, failure.reason, failure.ranks}, !failure.by_abort);
   } catch (const CommError&) {
     throw Failed({CommFailure::kOther, failure.reason, failure.ranks}, true);
+  }
+}
+
+// While it waits for another machine. A peer that is gone harms nobody who has nothing left to do
+// with it; one that waits for this rank hears that this one waits too.
+void Pipeline::look_at_machine() {
+  const bool needs_peers = std::ranges::any_of(pieces_, [](const Piece& piece) {
+    return piece.stage == Stage::kWaiting ||
+           (piece.stage < Stage::kAfter && piece.steps->ends_on_machine());
+  });
+  for (shm::Engine* const engine : {&connections_.reduce, &connections_.gather}) {
+    const shm::Engine::Failure failure = engine->find_failure();
+    if (failure.is_peer_lost && needs_peers) {
+      throw Failed({CommFailure::kPeerLost, failure.reason, failure.ranks}, !failure.by_abort);
+    }
+    if (!failure.is_peer_lost && !failure.ranks.empty()) {
+      throw Failed({CommFailure::kTimeout, failure.reason, failure.ranks}, false);
+    }
   }
 }
 
@@ -305,6 +322,10 @@ void Pipeline::fail(const UnnamedCommError& error, bool saw_it_itself,
   }
   pieces_.clear();
   connections_.abort();
+  // Their tasks end at once: nothing is copied from or to tensors whose collectives have ended.
+  for (shm::Engine* const engine : {&connections_.reduce, &connections_.gather}) {
+    engine->find_failure();
+  }
 }
 
 void Pipeline::give_up(const std::exception_ptr& error) {
@@ -321,7 +342,3 @@ void Pipeline::give_up(const std::exception_ptr& error) {
 }
 
 }  // namespace lockstep::hierarchical
-  // Their tasks end at once: nothing is copied from or to tensors whose collectives have ended.
-  for (shm::Engine* const engine : {&connections_.reduce, &connections_.gather}) {
-    engine->find_failure();
-  }

@@ -102,6 +102,8 @@ class Pipeline {
   /// Ends the group, of which another connection has failed with this error of Gloo. Throws what it
   /// has ended with.
   [[noreturn]] void give_up(const std::exception_ptr& error);
+  /// Tells those who wait for this rank that a timeout of its own has expired elsewhere.
+  void say_that_it_waits() const { connections_.note.say_that_it_waits(); }
 
  private:
   friend class Drivers<Pipeline>;
@@ -131,6 +133,7 @@ class Pipeline {
   void advance_pieces() LOCKSTEP_REQUIRES(mutex_);
   bool stage_ended(Piece& piece) LOCKSTEP_REQUIRES(mutex_);
   bool has_ended(shm::Engine& engine, const Piece& piece);
+  void look_at_machine() LOCKSTEP_REQUIRES(mutex_);
   void begin_next_stage(Piece& piece) LOCKSTEP_REQUIRES(mutex_);
   static void start_local(shm::Engine& engine, Piece& piece,
                           std::unique_ptr<shm::Operation> operation);
@@ -145,7 +148,8 @@ class Pipeline {
   std::deque<Piece> pieces_ LOCKSTEP_GUARDED_BY(mutex_);
   std::uint64_t pieces_started_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::array<at::Tensor, kWindow> staging_ LOCKSTEP_GUARDED_BY(mutex_);
-  shm::CheckInterval looks_ LOCKSTEP_GUARDED_BY(mutex_);     ///< of poll()
+  shm::CheckInterval looks_ LOCKSTEP_GUARDED_BY(mutex_);  ///< of poll()
+  shm::CheckInterval machine_looks_ LOCKSTEP_GUARDED_BY(mutex_);
   std::deque<Piece> abandoned_ LOCKSTEP_GUARDED_BY(mutex_);  ///< Gloo may still write to them
   /// What ended the group.
   std::optional<UnnamedCommError> failure_ LOCKSTEP_GUARDED_BY(mutex_);

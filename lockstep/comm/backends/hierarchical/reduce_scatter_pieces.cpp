@@ -91,6 +91,8 @@ class ReduceScatterPiece final : public PieceSteps {
     }
     return shm::make_transfer(std::move(plan));
   }
+  bool ends_on_machine() const override { return plan_.after.happens; }
+
 
  private:
   bool exchanges() const { return site_.machines.has_share() && bytes_ > 0; }
