@@ -78,6 +78,11 @@ void connect_own_machine(const BackendConfig& config, HierarchicalBackend::Parts
                                       parts.machines.most_ranks, " ranks on a machine; at most ",
                                       shm::kMostRanks, " can share memory"));
     }
+    constexpr auto kMostRanks = static_cast<int>(shm::kSlotBytes / shm::kLineBytes);
+    if (config.world_size > kMostRanks) {  // A reduce-scatter has a part of each slot for each.
+      throw BackendUnavailable(concat("group '", config.group_name, "' has ", config.world_size,
+                                      " ranks; at most ", kMostRanks, " over hierarchical"));
+    }
     parts.reduce = connect_machine(config, parts.machines, "reduce");
     parts.gather = connect_machine(config, parts.machines, "gather");
   } catch (const BackendUnavailable& error) {
