@@ -52,7 +52,7 @@ std::shared_ptr<hierarchical::FailureNote> make_note(const ProcessGroup& group) 
   const ProcessGroup::State& state = ProcessGroupAccess::state(group, "machine_groups");
   if (state.while_waiting) return nullptr;
   return std::make_shared<hierarchical::FailureNote>(
-      c10::make_intrusive<c10d::PrefixStore>(keys, state.store));
+      c10::make_intrusive<c10d::PrefixStore>(keys, state.store), group.rank());
 }
 
 }  // namespace
