@@ -58,6 +58,8 @@ class AllGatherPiece final : public PieceSteps {
     return nullptr;
   }
 
+  bool ends_on_machine() const override { return plan_.after.happens; }
+
   std::unique_ptr<shm::Operation> after(const at::Tensor&) override {
     return local_transfer(plan_.after);
   }
@@ -72,8 +74,6 @@ class AllGatherPiece final : public PieceSteps {
     return static_cast<std::int64_t>(bytes_ * chunks.size());
   }
   std::byte* output_of(int chunk) const { return outputs_[static_cast<std::size_t>(chunk)]; }
-  bool ends_on_machine() const override { return plan_.after.happens; }
-
   const std::byte* source_of(int chunk) const {
     return chunk == site_.rank ? input_ : output_of(chunk);
   }

@@ -42,11 +42,11 @@ class BroadcastPiece final : public PieceSteps {
 
   std::unique_ptr<GlooCall> spread(const at::Tensor&, Deadline) override { return nullptr; }
 
+  bool ends_on_machine() const override { return !is_at_source(); }
+
   std::unique_ptr<shm::Operation> after(const at::Tensor&) override {
     return is_at_source() ? nullptr : make_all_gather(shares_, shm::CallKind::kBroadcast);
   }
-  bool ends_on_machine() const override { return !is_at_source(); }
-
 
  private:
   bool is_at_source() const { return site_.machines.machine == source_.machine; }

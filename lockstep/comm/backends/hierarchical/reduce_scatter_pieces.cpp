@@ -78,6 +78,8 @@ class ReduceScatterPiece final : public PieceSteps {
     return nullptr;
   }
 
+  bool ends_on_machine() const override { return plan_.after.happens; }
+
   std::unique_ptr<shm::Operation> after(const at::Tensor& staging) override {
     if (!plan_.after.happens) return nullptr;
     shm::TransferPlan plan = transfer_plan(plan_.after);
@@ -91,8 +93,6 @@ class ReduceScatterPiece final : public PieceSteps {
     }
     return shm::make_transfer(std::move(plan));
   }
-  bool ends_on_machine() const override { return plan_.after.happens; }
-
 
  private:
   bool exchanges() const { return site_.machines.has_share() && bytes_ > 0; }
