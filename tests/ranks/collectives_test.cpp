@@ -260,28 +260,50 @@ TEST_F(Collectives, ReduceScatterHasTheBitsOfAllReduceWhereBothSumInOneOrder) {
   }
 }
 
-// More pieces than are under way at a time, of calls one behind the other.
-TEST_F(Collectives, LongCallsOfSeveralKindsAreUnderWayTogether) {
-  const std::int64_t numel = 3'000'001;
-  const Tensors inputs{formula(rank_, numel, at::kFloat), formula(rank_, numel, at::kFloat, 5)};
-  at::Tensor gathered = zeros(numel * world_size_, at::kFloat);
-  at::Tensor sent = formula(rank_, numel, at::kFloat, 9);
-  at::Tensor summed = inputs[1].clone();
-  at::Tensor part = zeros(numel, at::kFloat);
-  const at::Tensor all = formula(rank_, numel * world_size_, at::kFloat);
-  std::vector<Work> works;
-  works.push_back(group_.all_gather_into_tensor(gathered, inputs[0], {.async_op = true}));
-  works.push_back(group_.broadcast(sent, world_size_ - 1, {.async_op = true}));
-  works.push_back(group_.reduce_scatter_tensor(part, all, {.async_op = true}));
-  works.push_back(group_.all_reduce(summed, {.async_op = true}));
-  for (auto work = works.rbegin(); work != works.rend(); ++work) work->wait();
-  for (int rank = 0; rank < world_size_; ++rank) {
-    EXPECT_TRUE(matches(gathered.narrow(0, rank * numel, numel), formula(rank, numel, at::kFloat)));
+// The input is where the chunk of another rank goes. Longer than what shared memory takes at once.
+TEST_F(Collectives, AllGatherFromThePlaceOfAnotherRanksChunk) {
+  if (group_.backend_name() != "shm" && group_.backend_name() != "hierarchical") {
+    GTEST_SKIP() << "MPI refuses it";
   }
-  EXPECT_TRUE(matches(sent, formula(world_size_ - 1, numel, at::kFloat, 9)));
-  EXPECT_TRUE(matches(
-      part, reduced_formula(world_size_, numel, at::kFloat, ReduceOp::kSum, rank_ * numel)));
-  EXPECT_TRUE(matches(summed, reduced_formula(world_size_, numel, at::kFloat, ReduceOp::kSum, 5)));
+  const std::int64_t numel = 300'007;
+  const int place = (rank_ + 1) % world_size_;
+  const at::Tensor output = zeros(numel * world_size_, at::kFloat);
+  const at::Tensor input = output.narrow(0, place * numel, numel);
+  input.copy_(formula(rank_, numel, at::kFloat));
+  group_.all_gather_into_tensor(output, input);
+  for (int rank = 0; rank < world_size_; ++rank) {
+    EXPECT_TRUE(matches(output.narrow(0, rank * numel, numel), formula(rank, numel, at::kFloat)));
+  }
+}
+
+// More pieces than are under way at a time, of calls one behind the other; compared, a call waits
+// for what is compared, but not for the calls before it.
+TEST_F(Collectives, LongCallsOfSeveralKindsAreUnderWayTogether) {
+  for (const bool are_compared : {false, true}) {
+    const ProcessGroup group = group_of_all({.check_calls = are_compared});
+    const std::int64_t numel = 3'000'001;
+    const Tensors inputs{formula(rank_, numel, at::kFloat), formula(rank_, numel, at::kFloat, 5)};
+    at::Tensor gathered = zeros(numel * world_size_, at::kFloat);
+    at::Tensor sent = formula(rank_, numel, at::kFloat, 9);
+    at::Tensor summed = inputs[1].clone();
+    at::Tensor part = zeros(numel, at::kFloat);
+    const at::Tensor all = formula(rank_, numel * world_size_, at::kFloat);
+    std::vector<Work> works;
+    works.push_back(group.all_gather_into_tensor(gathered, inputs[0], {.async_op = true}));
+    works.push_back(group.broadcast(sent, world_size_ - 1, {.async_op = true}));
+    works.push_back(group.reduce_scatter_tensor(part, all, {.async_op = true}));
+    works.push_back(group.all_reduce(summed, {.async_op = true}));
+    for (auto work = works.rbegin(); work != works.rend(); ++work) work->wait();
+    for (int rank = 0; rank < world_size_; ++rank) {
+      EXPECT_TRUE(
+          matches(gathered.narrow(0, rank * numel, numel), formula(rank, numel, at::kFloat)));
+    }
+    EXPECT_TRUE(matches(sent, formula(world_size_ - 1, numel, at::kFloat, 9)));
+    EXPECT_TRUE(matches(
+        part, reduced_formula(world_size_, numel, at::kFloat, ReduceOp::kSum, rank_ * numel)));
+    EXPECT_TRUE(
+        matches(summed, reduced_formula(world_size_, numel, at::kFloat, ReduceOp::kSum, 5)));
+  }
 }
 
 }  // namespace

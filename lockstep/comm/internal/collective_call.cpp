@@ -103,11 +103,10 @@ struct RunningCall {
     std::memcpy(ours.mutable_data_ptr(), values, count * sizeof(Value));
     ours = ours.to(group.device);
     at::Tensor all = at::empty({bytes * group.world_size}, ours.options());
-    Work work = start(
-        [&](NativeBackend& backend, const CallTerms& terms) {
-          return backend.all_gather_into_tensor(all, ours, terms);
-        },
-        ends_call);
+    Work work =
+        start([&](NativeBackend& backend,
+                  const CallTerms& terms) { return backend.gather_for_check(all, ours, terms); },
+              ends_call);
     return {.name = name, .all = std::move(all), .work = std::move(work)};
   }
 

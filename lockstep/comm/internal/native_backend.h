@@ -98,6 +98,11 @@ class NativeBackend {
                              const CallTerms& terms) = 0;
   virtual WorkPtr all_gather_into_tensor(const Tensor& output, const Tensor& input,
                                          const CallTerms& terms) = 0;
+  /// All-gathers what the ranks compare before a call, where possible past the calls under way.
+  virtual WorkPtr gather_for_check(const Tensor& output, const Tensor& input,
+                                   const CallTerms& terms) {
+    return all_gather_into_tensor(output, input, terms);
+  }
   virtual WorkPtr gather(const Tensors& outputs, const Tensor& input, int target,
                          const CallTerms& terms) = 0;
   virtual WorkPtr scatter(const Tensor& output, const Tensors& inputs, int source,

@@ -104,6 +104,10 @@ class NativeHierarchical final : public C10dBackend {
   WorkPtr recv(const Tensor& tensor, int source, int tag, const CallTerms& terms) override {
     return backend_.recv(tensor, source, tag, terms);
   }
+  WorkPtr gather_for_check(const Tensor& output, const Tensor& input,
+                           const CallTerms& terms) override {
+    return backend_.gather_for_check(output, input, terms);
+  }
 
  private:
   HierarchicalBackend& backend_;
@@ -220,6 +224,12 @@ HierarchicalBackend::WorkPtr HierarchicalBackend::send(Tensors& tensors, int tar
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::recv(Tensors& tensors, int source, int tag) {
   return recv(shm::only(tensors), source, tag, {.timeout = timeout_});
+}
+
+HierarchicalBackend::WorkPtr HierarchicalBackend::gather_for_check(const at::Tensor& output,
+                                                                   const at::Tensor& input,
+                                                                   const CallTerms& terms) {
+  return part_work(parts_.flat->all_gather_into_tensor(output, input, terms));
 }
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::part_work(WorkPtr work) {

@@ -60,6 +60,9 @@ class HierarchicalBackend final : public c10d::Backend {
   WorkPtr recv(Tensors& tensors, int source, int tag) override;
   WorkPtr send(const at::Tensor& tensor, int target, int tag, const CallTerms& terms);
   WorkPtr recv(const at::Tensor& tensor, int source, int tag, const CallTerms& terms);
+  /// Over Gloo, as the pipeline would run it behind all that is under way.
+  WorkPtr gather_for_check(const at::Tensor& output, const at::Tensor& input,
+                           const CallTerms& terms);
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
