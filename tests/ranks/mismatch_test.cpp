@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/env.h"
 #include "tests/ranks/fixture.h"
 #include "tests/ranks/formula.h"
 
@@ -182,6 +183,40 @@ TEST_F(Mismatch, OfAsynchronousCallsIsRefused) {
   };
   expect_refused_everywhere(formula(rank_, 6, at::kFloat), all_reduce_async,
                             formula(rank_, 9, at::kFloat), all_reduce_async);
+}
+
+// Each machine makes one call on all its ranks. Messages are of one size: a longer one than
+// expected ends the process in Gloo.
+TEST_F(Mismatch, BetweenMachinesIsFoundWithoutComparedCalls) {
+  NEEDS_RANKS(3);
+  if (group_.backend_name() != "hierarchical") GTEST_SKIP() << "one machine";
+  const auto all_gather = [&](at::ScalarType dtype) {
+    return [this, dtype](const ProcessGroup& group) {
+      group.all_gather_into_tensor(zeros(6 * world_size_, dtype), zeros(6, dtype));
+    };
+  };
+  const auto reduce_scatter = [&](ReduceOp op) {
+    return [this, op](const ProcessGroup& group) {
+      group.reduce_scatter_tensor(zeros(6, at::kFloat), zeros(6 * world_size_, at::kFloat),
+                                  {.op = op});
+    };
+  };
+  using GroupCall = std::function<void(const ProcessGroup&)>;
+  const at::Tensor own_machine =
+      at::full({1}, std::stoi(env::text(env::kMemoryDomain).value_or("0")));
+  const at::Tensor last_machine = own_machine.clone();
+  group_.broadcast(last_machine, last());
+  const bool is_on_last_machine = at::equal(own_machine, last_machine);
+  for (const auto& [even, odd] : std::vector<std::pair<GroupCall, GroupCall>>{
+           {all_gather(at::kFloat), all_gather(at::kInt)},
+           {reduce_scatter(ReduceOp::kSum), reduce_scatter(ReduceOp::kMax)}}) {
+    const ProcessGroup group =
+        group_of_all({.timeout = std::chrono::seconds(20), .check_calls = false});
+    const std::string message =
+        message_of<Error>([&] { (is_on_last_machine ? odd : even)(group); });
+    EXPECT_SAYS(message, "make the same calls in the same order");
+    group_.barrier();
+  }
 }
 
 // What the exchange before the call gives on top, on backends that do not check calls themselves.

@@ -1,23 +1,30 @@
 #include "lockstep/comm/backends/hierarchical/pieces.h"
+#include "lockstep/comm/backends/hierarchical/told_call.h"
 #include "lockstep/comm/backends/shm/transfer.h"
 #include "lockstep/comm/kernels/copy_kernel.h"
 
 namespace lockstep::hierarchical {
 namespace {
 
-// A range of all chunks. Staging: this machine's chunks that the rank carries, once for each other
-// machine; then those that arrive, in the order of machines.
+// A range of all chunks. Staging: the call and this machine's chunks that the rank carries, once
+// for each other machine; then calls and chunks that arrive, in the order of machines.
 class AllGatherPiece final : public PieceSteps {
  public:
   AllGatherPiece(const Site& site, const std::vector<shm::Piece>& outputs, const shm::Piece& input,
                  const shm::Range& range)
-      : site_(site), plan_(site.all_gather), bytes_(range.bytes), element_(input.element) {
+      : site_(site),
+        plan_(site.all_gather),
+        bytes_(range.bytes),
+        element_(input.element),
+        call_{.kind = shm::CallKind::kAllGather,
+              .element = input.element,
+              .elements = input.elements()} {
     input_ = input.data + range.begin;
     for (const shm::Piece& output : outputs) outputs_.push_back(output.data + range.begin);
     for (int machine = 0; exchanges() && machine < site.machines.count; ++machine) {
       const bool is_own = machine == site.machines.machine;
-      sent_bytes_.push_back(is_own ? 0 : bytes_of(own_chunks()));
-      received_bytes_.push_back(is_own ? 0 : bytes_of(chunks_of(machine)));
+      sent_bytes_.push_back(is_own ? 0 : kToldCallBytes + bytes_of(own_chunks()));
+      received_bytes_.push_back(is_own ? 0 : kToldCallBytes + bytes_of(chunks_of(machine)));
       all_sent_bytes_ += sent_bytes_.back();
       all_received_bytes_ += received_bytes_.back();
     }
@@ -26,15 +33,20 @@ class AllGatherPiece final : public PieceSteps {
   std::int64_t staging_bytes() const override { return all_sent_bytes_ + all_received_bytes_; }
 
   std::unique_ptr<shm::Operation> before(const at::Tensor&) override {
-    return local_transfer(plan_.before);
+    // The input may be the place of another rank's chunk.
+    return local_transfer(plan_.before, input_,
+                          {.target = output_of(site_.rank), .source = input_, .bytes = bytes_});
   }
 
   std::unique_ptr<GlooCall> exchange(const at::Tensor& staging, Deadline deadline) override {
     if (!exchanges()) return nullptr;
     auto* target = static_cast<std::byte*>(staging.mutable_data_ptr());
     for (int copies = 1; copies < site_.machines.count; ++copies) {
+      tell_call(target, call_);
+      target += kToldCallBytes;
       for (const int chunk : own_chunks()) {
-        lockstep::copy(target, source_of(chunk), bytes_);
+        const bool is_input = chunk == site_.rank && !plan_.before.happens;
+        lockstep::copy(target, is_input ? input_ : output_of(chunk), bytes_);
         target += bytes_;
       }
     }
@@ -44,12 +56,14 @@ class AllGatherPiece final : public PieceSteps {
   }
 
   std::unique_ptr<GlooCall> spread(const at::Tensor& staging, Deadline) override {
-    std::byte* const own = output_of(site_.rank);
-    if (own != input_) lockstep::copy(own, input_, bytes_);
-    if (!exchanges()) return nullptr;
     const auto* source = static_cast<const std::byte*>(staging.const_data_ptr()) + all_sent_bytes_;
+    if (exchanges()) check_told_calls(source, received_bytes_, call_, site_.machines);
+    std::byte* const own = output_of(site_.rank);
+    if (own != input_ && !plan_.before.happens) lockstep::copy(own, input_, bytes_);
+    if (!exchanges()) return nullptr;
     for (int machine = 0; machine < site_.machines.count; ++machine) {
       if (machine == site_.machines.machine) continue;
+      source += kToldCallBytes;
       for (const int chunk : chunks_of(machine)) {
         lockstep::copy(output_of(chunk), source, bytes_);
         source += bytes_;
@@ -61,7 +75,7 @@ class AllGatherPiece final : public PieceSteps {
   bool ends_on_machine() const override { return plan_.after.happens; }
 
   std::unique_ptr<shm::Operation> after(const at::Tensor&) override {
-    return local_transfer(plan_.after);
+    return local_transfer(plan_.after, output_of(site_.rank), {});
   }
 
  private:
@@ -74,19 +88,20 @@ class AllGatherPiece final : public PieceSteps {
     return static_cast<std::int64_t>(bytes_ * chunks.size());
   }
   std::byte* output_of(int chunk) const { return outputs_[static_cast<std::size_t>(chunk)]; }
-  const std::byte* source_of(int chunk) const {
-    return chunk == site_.rank ? input_ : output_of(chunk);
-  }
 
-  std::unique_ptr<shm::Operation> local_transfer(const LocalStep& step) const {
+  std::unique_ptr<shm::Operation> local_transfer(const LocalStep& step, const std::byte* own,
+                                                 const shm::OwnCopy& own_copy) const {
     if (!step.happens) return nullptr;
     shm::TransferPlan plan{.call = {.kind = shm::CallKind::kAllGather,
                                     .element = element_,
                                     .elements = bytes_ / element_bytes(element_)},
                            .parts = step.parts,
+                           .own = own_copy,
                            .longest_bytes = bytes_};
     for (const LocalMove& move : step.outgoing) {
-      plan.outgoing.push_back({.data = source_of(move.chunk), .bytes = bytes_, .part = move.part});
+      plan.outgoing.push_back({.data = move.chunk == site_.rank ? own : output_of(move.chunk),
+                               .bytes = bytes_,
+                               .part = move.part});
     }
     for (const LocalMove& move : step.incoming) {
       plan.incoming.push_back(
@@ -99,6 +114,7 @@ class AllGatherPiece final : public PieceSteps {
   const ChunkPlan& plan_;
   const std::uint64_t bytes_;  // of each chunk
   const Element element_;
+  const shm::Call call_;
   const std::byte* input_;
   std::vector<std::byte*> outputs_;
   std::vector<std::int64_t> sent_bytes_;

@@ -6,11 +6,11 @@ namespace {
 
 class AllReducePiece final : public PieceSteps {
  public:
-  AllReducePiece(const Site& site, const shm::Piece& piece, ReduceOp op)
+  AllReducePiece(const Site& site, const at::Tensor& whole, const shm::Piece& piece, ReduceOp op)
       : site_(site), shares_(local_shares(site.machines, piece)), op_(op) {
     if (!site.machines.has_share()) return;
     const shm::Piece& own = shares_.shares[static_cast<std::size_t>(site.machines.local_index)];
-    own_ = {.data = own.data, .bytes = own.bytes};
+    own_ = {.whole = whole, .data = own.data, .bytes = own.bytes};
   }
 
   std::int64_t staging_bytes() const override {
@@ -50,11 +50,12 @@ class AllReducePiece final : public PieceSteps {
 
 }  // namespace
 
-Pieces all_reduce_pieces(const Site& site, const shm::Piece& tensor, ReduceOp op) {
+Pieces all_reduce_pieces(const Site& site, const at::Tensor& tensor, ReduceOp op) {
   Pieces pieces;
-  for (const shm::Range& range : piece_ranges(tensor.bytes)) {
-    const shm::Piece piece{tensor.data + range.begin, range.bytes, tensor.element};
-    pieces.push_back(std::make_unique<AllReducePiece>(site, piece, op));
+  const shm::Piece whole = shm::piece_of(tensor);
+  for (const shm::Range& range : piece_ranges(whole.bytes)) {
+    const shm::Piece piece{whole.data + range.begin, range.bytes, whole.element};
+    pieces.push_back(std::make_unique<AllReducePiece>(site, tensor, piece, op));
   }
   return pieces;
 }

@@ -186,7 +186,7 @@ HierarchicalBackend::WorkPtr HierarchicalBackend::allreduce(Tensors& tensors,
   const shm::Piece piece = shm::piece_of(shm::only(tensors));
   const ReduceOp op = shm::op_of(options.reduceOp);
   shm::check_reduction(piece.element, op);
-  return start("all_reduce", hierarchical::all_reduce_pieces(site_, piece, op), tensors,
+  return start("all_reduce", hierarchical::all_reduce_pieces(site_, tensors[0], op), tensors,
                options.timeout);
 }
 
@@ -252,8 +252,8 @@ HierarchicalBackend::WorkPtr HierarchicalBackend::reduce(Tensors& tensors,
 HierarchicalBackend::WorkPtr HierarchicalBackend::broadcast(Tensors& tensors,
                                                             const c10d::BroadcastOptions& options) {
   const int source = shm::root_of("broadcast", options.rootRank, options.rootTensor, getSize());
-  const shm::Piece piece = shm::piece_of(shm::only(tensors));
-  return start("broadcast", hierarchical::broadcast_pieces(site_, piece, source), tensors,
+  const at::Tensor& tensor = shm::only(tensors);
+  return start("broadcast", hierarchical::broadcast_pieces(site_, tensor, source), tensors,
                options.timeout);
 }
 

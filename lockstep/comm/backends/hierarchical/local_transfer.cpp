@@ -1,6 +1,7 @@
 #include "lockstep/comm/backends/hierarchical/local_transfer.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "lockstep/comm/backends/shm/layout.h"
 #include "lockstep/comm/backends/shm/transfer.h"
@@ -63,10 +64,14 @@ std::unique_ptr<shm::Operation> make_broadcast(const LocalShares& shares, int so
   return shm::make_transfer(std::move(plan));
 }
 
-std::unique_ptr<shm::Operation> make_all_gather(const LocalShares& shares, shm::CallKind kind) {
-  shm::TransferPlan plan{
-      .call = {.kind = kind, .element = shares.whole.element, .elements = shares.whole.elements()},
-      .longest_bytes = longest_bytes(shares)};
+std::unique_ptr<shm::Operation> make_all_gather(const LocalShares& shares, shm::CallKind kind,
+                                                int root) {
+  constexpr int kMostRoot = std::numeric_limits<decltype(shm::Call::root)>::max();
+  shm::TransferPlan plan{.call = {.kind = kind,
+                                  .element = shares.whole.element,
+                                  .root = static_cast<std::int8_t>(root > kMostRoot ? -1 : root),
+                                  .elements = shares.whole.elements()},
+                         .longest_bytes = longest_bytes(shares)};
   for (int index = 0; index < static_cast<int>(shares.shares.size()); ++index) {
     const shm::Piece& share = shares.shares[static_cast<std::size_t>(index)];
     if (index == shares.local_index) {

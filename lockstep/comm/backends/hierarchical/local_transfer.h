@@ -29,7 +29,8 @@ std::unique_ptr<shm::Operation> make_reduce_scatter(const LocalShares& shares, R
 std::unique_ptr<shm::Operation> make_broadcast(const LocalShares& shares, int source);
 
 /// Copies each local rank's share to all ranks of the machine, as the end of a collective of that
-/// kind.
-std::unique_ptr<shm::Operation> make_all_gather(const LocalShares& shares, shm::CallKind kind);
+/// kind; `root`: its rank in the group, -1: none.
+std::unique_ptr<shm::Operation> make_all_gather(const LocalShares& shares, shm::CallKind kind,
+                                                int root = -1);
 
 }  // namespace lockstep::hierarchical

@@ -4,6 +4,8 @@
 #include <memory>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
 #include "lockstep/comm/backends/hierarchical/chunk_plan.h"
 #include "lockstep/comm/backends/hierarchical/machines.h"
 #include "lockstep/comm/backends/hierarchical/piece_steps.h"
@@ -34,11 +36,11 @@ std::vector<shm::Range> piece_ranges(std::uint64_t bytes, int chunks = 1);
 /// A reduce-scatter within the machine leaves the machine's sum of a share with each local rank.
 /// The ranks of one local index exchange and sum their shares. An all-gather within the machine
 /// copies the shares to all local ranks.
-Pieces all_reduce_pieces(const Site& site, const shm::Piece& tensor, ReduceOp op);
+Pieces all_reduce_pieces(const Site& site, const at::Tensor& tensor, ReduceOp op);
 
 /// The source's machine broadcasts, and the ranks of one local index broadcast their shares. On the
 /// other machines an all-gather copies the shares to all local ranks.
-Pieces broadcast_pieces(const Site& site, const shm::Piece& tensor, int source);
+Pieces broadcast_pieces(const Site& site, const at::Tensor& tensor, int source);
 
 /// As planned by plan_all_gather. `outputs`: by rank.
 Pieces all_gather_pieces(const Site& site, const std::vector<shm::Piece>& outputs,

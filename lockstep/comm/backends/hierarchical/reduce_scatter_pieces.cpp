@@ -1,4 +1,5 @@
 #include "lockstep/comm/backends/hierarchical/pieces.h"
+#include "lockstep/comm/backends/hierarchical/told_call.h"
 #include "lockstep/comm/backends/shm/transfer.h"
 #include "lockstep/comm/kernels/reduce_kernel.h"
 
@@ -6,8 +7,9 @@ namespace lockstep::hierarchical {
 namespace {
 
 // A range of all chunks. Staging: the machine's sums of the chunks that this rank carries, first
-// those of other machines, in their order, then those of its own; then what arrives: the other
-// machines' sums of the chunks of its own, in the order of machines.
+// those of other machines, in their order, with the call in front of each machine's, then those of
+// its own; then what arrives: the other machines' calls and sums of the chunks of its own, in the
+// order of machines.
 class ReduceScatterPiece final : public PieceSteps {
  public:
   ReduceScatterPiece(const Site& site, const shm::Piece& output,
@@ -17,14 +19,22 @@ class ReduceScatterPiece final : public PieceSteps {
         bytes_(range.bytes),
         element_(output.element),
         op_(op),
+        call_{.kind = shm::CallKind::kReduceScatter,
+              .element = output.element,
+              .op = op,
+              .elements = output.elements()},
         output_(output.data + range.begin),
         offsets_(inputs.size(), 0) {
     for (const shm::Piece& input : inputs) inputs_.push_back(input.data + range.begin);
     if (!exchanges()) return;
     for (int machine = 0; machine < site.machines.count; ++machine) {
       const bool is_own = machine == site.machines.machine;
-      sent_bytes_.push_back(is_own ? 0 : lay_out(chunks_of(machine)));
-      received_bytes_.push_back(is_own ? 0 : bytes_of(own_chunks()));
+      if (!is_own) {
+        call_offsets_.push_back(end_);
+        end_ += kToldCallBytes;
+      }
+      sent_bytes_.push_back(is_own ? 0 : kToldCallBytes + lay_out(chunks_of(machine)));
+      received_bytes_.push_back(is_own ? 0 : kToldCallBytes + bytes_of(own_chunks()));
       all_received_bytes_ += received_bytes_.back();
     }
     all_sent_bytes_ = end_;
@@ -51,6 +61,7 @@ class ReduceScatterPiece final : public PieceSteps {
 
   std::unique_ptr<GlooCall> exchange(const at::Tensor& staging, Deadline deadline) override {
     if (!exchanges()) return nullptr;
+    for (const std::int64_t offset : call_offsets_) tell_call(begin_of(staging) + offset, call_);
     return site_.exchange->start_all_to_all(staging.narrow(0, end_, all_received_bytes_),
                                             staging.narrow(0, 0, all_sent_bytes_), received_bytes_,
                                             sent_bytes_, deadline);
@@ -60,6 +71,8 @@ class ReduceScatterPiece final : public PieceSteps {
     if (!exchanges()) return nullptr;
     const Reduction reduction{.element = element_, .op = op_, .factor = 1.0 / site_.ranks};
     const std::byte* received = begin_of(staging) + end_;
+    check_told_calls(received, received_bytes_, call_, site_.machines);
+    received += kToldCallBytes;
     for (const int chunk : own_chunks()) {
       std::vector<const std::byte*> sources;
       const std::byte* other = received;
@@ -68,7 +81,7 @@ class ReduceScatterPiece final : public PieceSteps {
           sources.push_back(sum_of(chunk, staging));
         } else {
           sources.push_back(other);
-          other += bytes_of(own_chunks());
+          other += kToldCallBytes + bytes_of(own_chunks());
         }
       }
       received += bytes_;
@@ -134,10 +147,12 @@ class ReduceScatterPiece final : public PieceSteps {
   const std::uint64_t bytes_;  // of each chunk
   const Element element_;
   const ReduceOp op_;
+  const shm::Call call_;
   std::byte* const output_;
   std::vector<const std::byte*> inputs_;
   std::vector<std::int64_t> offsets_;  // of sums, by chunk
-  std::int64_t end_ = 0;               // of the sums
+  std::vector<std::int64_t> call_offsets_;
+  std::int64_t end_ = 0;  // of the sums
   std::int64_t all_sent_bytes_ = 0;
   std::int64_t all_received_bytes_ = 0;
   std::vector<std::int64_t> sent_bytes_;

@@ -12,8 +12,10 @@
 namespace lockstep::hierarchical {
 namespace {
 
-at::Tensor bytes_at(std::byte* data, std::uint64_t bytes) {
-  return at::from_blob(data, {static_cast<std::int64_t>(bytes)}, at::kByte);
+at::Tensor bytes_of(const Share& share) {
+  return at::from_blob(
+      share.data, {static_cast<std::int64_t>(share.bytes)}, [whole = share.whole](void*) {},
+      at::kByte);
 }
 
 std::byte* data_of(const at::Tensor& staging) {
@@ -81,7 +83,7 @@ std::unique_ptr<GlooCall> ShareExchange::start_all_to_all(
 
 std::unique_ptr<GlooCall> ShareExchange::start_broadcast(const Share& share, int source,
                                                          Deadline deadline) {
-  std::vector<at::Tensor> tensors{bytes_at(share.data, share.bytes)};
+  std::vector<at::Tensor> tensors{bytes_of(share)};
   c10d::BroadcastOptions options;
   options.rootRank = source;
   options.timeout = std::max(deadline.remaining(), std::chrono::milliseconds(1));
@@ -91,7 +93,7 @@ std::unique_ptr<GlooCall> ShareExchange::start_broadcast(const Share& share, int
 std::unique_ptr<GlooCall> ShareExchange::start_scatter(const Share& share,
                                                        const at::Tensor& staging,
                                                        Deadline deadline) {
-  const at::Tensor input = bytes_at(share.data, share.bytes);
+  const at::Tensor input = bytes_of(share);
   if (needs_spread()) {
     const auto parts = part_bytes(share);
     const std::vector<std::int64_t> own(static_cast<std::size_t>(machines_),
@@ -134,8 +136,8 @@ std::unique_ptr<GlooCall> ShareExchange::start_spread(const Share& share, const 
   const auto parts = part_bytes(share);
   const std::vector<std::int64_t> own(static_cast<std::size_t>(machines_),
                                       parts[static_cast<std::size_t>(machine_)]);
-  return start(spread_->c10d(), bytes_at(share.data, share.bytes),
-               staging.narrow(0, 0, staging_bytes(share)), parts, own, deadline);
+  return start(spread_->c10d(), bytes_of(share), staging.narrow(0, 0, staging_bytes(share)), parts,
+               own, deadline);
 }
 
 std::string ShareExchange::name() const {

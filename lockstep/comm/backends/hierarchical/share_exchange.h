@@ -21,7 +21,9 @@
 namespace lockstep::hierarchical {
 
 /// A share of a tensor: a range of bytes of one machine's sum, in place.
+/// Lifetime: keeps the tensor, to which Gloo may write when nobody else does any more.
 struct Share {
+  at::Tensor whole;
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;
 };
