@@ -1,6 +1,7 @@
 #include "python/src/python_errors.h"
 
 #include <memory>
+#include <utility>
 
 #include <c10/util/Exception.h>
 #include <pybind11/pybind11.h>
@@ -19,7 +20,12 @@ class Interrupted final : public Error {
  public:
   explicit Interrupted(std::shared_ptr<py::error_already_set> raised)
       : Error("a signal handler raised an exception"), raised_(std::move(raised)) {}
-  const py::error_already_set& raised() const { return *raised_; }
+  /// The exception anew, as an error_already_set can be given back to Python once. With the GIL.
+  [[noreturn]] void raise() const {
+    PyErr_Restore(raised_->type().inc_ref().ptr(), raised_->value().inc_ref().ptr(),
+                  raised_->trace().inc_ref().ptr());
+    throw py::error_already_set();
+  }
 
  private:
   std::shared_ptr<py::error_already_set> raised_;  // its destructor acquires the GIL
@@ -36,9 +42,10 @@ bool is_main_thread() {
 void run_signal_handlers() {
   if (!is_main_thread() || Py_IsInitialized() == 0) return;
   const py::gil_scoped_acquire gil;
-  is_in_handler = true;
+  // A handler may wait, and so come here again.
+  const bool was_in_handler = std::exchange(is_in_handler, true);
   const int raised = PyErr_CheckSignals();
-  is_in_handler = false;
+  is_in_handler = was_in_handler;
   if (raised == 0) return;
   throw Interrupted(std::make_shared<py::error_already_set>());
 }
@@ -52,7 +59,7 @@ void rethrow_for_python() {
     throw;
   } catch (const Interrupted& error) {
     const py::gil_scoped_acquire gil;
-    throw py::error_already_set(error.raised());
+    error.raise();
   } catch (const OperationError& error) {
     throw c10::DistBackendError(error.what(), nullptr);
   }

@@ -168,6 +168,7 @@ TorchBackend::WorkPtr TorchBackend::run(const Kind& kind, const Staging& staging
                                         std::chrono::milliseconds timeout, Start start,
                                         const Then& then) {
   const WithoutGil without_gil;
+  check_process(kind.title);
   // PyTorch registers works of all calls while graphs may take their tensors as inputs.
   const bool needs_work =
       kind.is_async || is_coalescing() || c10d::allow_inflight_collective_as_graph_input();
@@ -183,7 +184,6 @@ TorchBackend::WorkPtr TorchBackend::run(const Kind& kind, const Staging& staging
 // For one that waits at once a work would be made, passed to Python and asked to wait.
 void TorchBackend::run_to_end(const Kind& kind, const Staging& staging, const Tensors& inputs,
                               std::chrono::milliseconds timeout, Start start, const Then& then) {
-  check_process(kind.title);
   ++counter_of(kind);
   at::RecordFunction profiled(at::RecordScope::USER_SCOPE);
   if (profiled.isActive()) {

@@ -31,7 +31,7 @@ std::exception_ptr Part::wait_and_write() const {
   }
 }
 
-void Part::complete() {
+std::exception_ptr Part::complete() {
   std::unique_lock lock(mutex_);
   while (state_ == State::kAwaited) {
     changed_.wait_for(lock, kBetweenSignals, [this] { return state_ == State::kEnded; });
@@ -54,12 +54,16 @@ void Part::complete() {
     state_ = State::kEnded;
     changed_.notify_all();
   }
-  if (error_) std::rethrow_exception(error_);
+  return error_;
 }
 
-bool Part::has_ended() const {
-  const std::lock_guard lock(mutex_);
-  return state_ == State::kEnded;
+// A thread that waits for it may run a signal handler: who only asks does not wait for that.
+bool Part::is_completed() const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != State::kStarted) return state_ == State::kEnded;
+  }
+  return work_.is_completed();
 }
 
 TorchWork::TorchWork(Call call)
@@ -92,14 +96,15 @@ void TorchWork::end() {
   const WithoutGil without_gil;
   std::exception_ptr error;
   for (const auto& part : parts_) {
+    std::exception_ptr of_part;
     try {
-      part->complete();
+      of_part = part->complete();
     } catch (...) {
-      if (!part->has_ended()) rethrow_for_python();  // The wait of another thread goes on.
-      if (!error) error = std::current_exception();
-      // The program waits for the handler's exception, not for the other parts.
-      if (is_of_signal_handler(std::current_exception())) break;
+      rethrow_for_python();  // The wait of another thread goes on.
     }
+    if (!error) error = of_part;
+    // The program waits for the handler's exception, not for the other parts.
+    if (of_part && is_of_signal_handler(of_part)) break;
   }
   FuturePtr future;
   FuturePtr result_future;

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -26,14 +27,12 @@ class Part {
   Part(Work work, std::function<void()> write_results)
       : work_(std::move(work)), write_results_(std::move(write_results)) {}
 
-  bool is_completed() const { return work_.is_completed(); }
+  bool is_completed() const;
   bool writes_results() const { return write_results_ != nullptr; }
-  /// Blocks until the results are in place; of several threads one waits for the work. Errors: the
-  /// work's, the same each time. While another thread waits: what a signal handler raises, and a
-  /// UsageError in a signal handler.
-  void complete();
-  /// Whether complete() has returned or thrown the work's error, in any thread.
-  bool has_ended() const;
+  /// Blocks until the results are in place; of several threads one waits for the work. Returns the
+  /// work's error, the same each time. Errors, while another thread waits: what a signal handler
+  /// raises, and a UsageError in a signal handler.
+  std::exception_ptr complete();
 
  private:
   enum class State { kStarted, kAwaited, kEnded };

@@ -114,6 +114,19 @@ def run_rank(fault):
                 os._exit(0)
         else:
             time.sleep(3)
+    elif fault == "interrupt_of_async":
+        # The exception of a handler that ended a wait is raised each time the call is waited for.
+        if rank == 0:
+            work = dist.all_reduce(tensor, async_op=True)
+            threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+            for again in ("", " again"):
+                try:
+                    work.wait()
+                except KeyboardInterrupt:
+                    print(f"KeyboardInterrupt{again}", flush=True)
+            os._exit(0)
+        else:
+            time.sleep(3)
     elif fault in ("killed_in_backward", "interrupt_in_backward"):
         # The errors of the reducer, which autograd carries, are those of collectives.
         model = lockstep_torch.DistributedDataParallel(torch.nn.Linear(300, 300))
@@ -384,6 +397,7 @@ EXPECTED = {
     "dtype_mismatch": ["Float8_e5m2"],
     "interrupt": ["KeyboardInterrupt"],
     "interrupt_of_sparse": ["KeyboardInterrupt"],
+    "interrupt_of_async": ["KeyboardInterrupt", "KeyboardInterrupt again"],
     "killed_in_backward": ["DistBackendError: ", "a peer is gone: rank 1 (pid "],
     "interrupt_in_backward": ["KeyboardInterrupt"],
     "signal_handler": ["handled", "done"],
