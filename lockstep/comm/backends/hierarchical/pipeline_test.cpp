@@ -128,15 +128,24 @@ TEST_F(PipelineOfTwo, NamesThePeerThatMakesNoCall) {
 }
 
 // It waits for another machine, and not for its own deadline.
-TEST_F(PipelineOfTwo, NamesNoPeerThatWaitsForOthers) {
+TEST_F(PipelineOfTwo, SaysThatItWaitsWhenItsPeerTimesOut) {
   const Started stuck = start_swap(second_, true);
   const Started ended = start_swap(first_);
   ASSERT_TRUE(first_.pipeline.wait(*ended.task, shm::testing_engine::soon()));
-  std::vector<int> named_by_second;
-  std::thread second([&] { named_by_second = named_by(second_, stuck); });
-  EXPECT_EQ(named_by(first_, start_swap(first_, false, 300ms)), std::vector<int>());
+  std::thread second([&] { named_by(second_, stuck); });
+  named_by(first_, start_swap(first_, false, 300ms));
   second.join();
-  EXPECT_EQ(named_by_second, std::vector<int>());
+  EXPECT_TRUE(store_->check({"waits/1"}));
+}
+
+TEST(FailureNote, NamesNoPeerThatWaitsForOthers) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  FailureNote(store, 1).say_that_it_waits();
+  store->wait({"waits/1"}, 10s);
+  const UnnamedCommError late(CommFailure::kTimeout, "late", {1, 2});
+  const auto noted = FailureNote(store, 0).agree(late, /*saw_it_itself=*/false);
+  ASSERT_TRUE(noted);
+  EXPECT_EQ(noted->ranks(), std::vector{2});
 }
 
 }  // namespace
