@@ -1,6 +1,5 @@
-#include "lockstep/comm/backends/hierarchical/pieces.h"
+#include "lockstep/comm/backends/hierarchical/chunk_piece.h"
 #include "lockstep/comm/backends/hierarchical/told_call.h"
-#include "lockstep/comm/backends/shm/transfer.h"
 #include "lockstep/comm/kernels/copy_kernel.h"
 
 namespace lockstep::hierarchical {
@@ -8,18 +7,15 @@ namespace {
 
 // A range of all chunks. Staging: the call and this machine's chunks that the rank carries, once
 // for each other machine; then calls and chunks that arrive, in the order of machines.
-class AllGatherPiece final : public PieceSteps {
+class AllGatherPiece final : public ChunkPiece {
  public:
   AllGatherPiece(const Site& site, const std::vector<shm::Piece>& outputs, const shm::Piece& input,
                  const shm::Range& range)
-      : site_(site),
-        plan_(site.all_gather),
-        bytes_(range.bytes),
-        element_(input.element),
-        call_{.kind = shm::CallKind::kAllGather,
-              .element = input.element,
-              .elements = input.elements()} {
-    input_ = input.data + range.begin;
+      : ChunkPiece(site, site.all_gather, range.bytes,
+                   {.kind = shm::CallKind::kAllGather,
+                    .element = input.element,
+                    .elements = input.elements()}),
+        input_(input.data + range.begin) {
     for (const shm::Piece& output : outputs) outputs_.push_back(output.data + range.begin);
     for (int machine = 0; exchanges() && machine < site.machines.count; ++machine) {
       const bool is_own = machine == site.machines.machine;
@@ -72,32 +68,18 @@ class AllGatherPiece final : public PieceSteps {
     return nullptr;
   }
 
-  bool ends_on_machine() const override { return plan_.after.happens; }
-
   std::unique_ptr<shm::Operation> after(const at::Tensor&) override {
     return local_transfer(plan_.after, output_of(site_.rank), {});
   }
 
  private:
-  bool exchanges() const { return site_.machines.has_share() && bytes_ > 0; }
-  const std::vector<int>& chunks_of(int machine) const {
-    return plan_.carried[static_cast<std::size_t>(machine)];
-  }
-  const std::vector<int>& own_chunks() const { return chunks_of(site_.machines.machine); }
-  std::int64_t bytes_of(const std::vector<int>& chunks) const {
-    return static_cast<std::int64_t>(bytes_ * chunks.size());
-  }
   std::byte* output_of(int chunk) const { return outputs_[static_cast<std::size_t>(chunk)]; }
 
   std::unique_ptr<shm::Operation> local_transfer(const LocalStep& step, const std::byte* own,
                                                  const shm::OwnCopy& own_copy) const {
     if (!step.happens) return nullptr;
-    shm::TransferPlan plan{.call = {.kind = shm::CallKind::kAllGather,
-                                    .element = element_,
-                                    .elements = bytes_ / element_bytes(element_)},
-                           .parts = step.parts,
-                           .own = own_copy,
-                           .longest_bytes = bytes_};
+    shm::TransferPlan plan = transfer_plan(step);
+    plan.own = own_copy;
     for (const LocalMove& move : step.outgoing) {
       plan.outgoing.push_back({.data = move.chunk == site_.rank ? own : output_of(move.chunk),
                                .bytes = bytes_,
@@ -110,17 +92,8 @@ class AllGatherPiece final : public PieceSteps {
     return shm::make_transfer(std::move(plan));
   }
 
-  const Site& site_;
-  const ChunkPlan& plan_;
-  const std::uint64_t bytes_;  // of each chunk
-  const Element element_;
-  const shm::Call call_;
-  const std::byte* input_;
+  const std::byte* const input_;
   std::vector<std::byte*> outputs_;
-  std::vector<std::int64_t> sent_bytes_;
-  std::vector<std::int64_t> received_bytes_;
-  std::int64_t all_sent_bytes_ = 0;
-  std::int64_t all_received_bytes_ = 0;
 };
 
 }  // namespace

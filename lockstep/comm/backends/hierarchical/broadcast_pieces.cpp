@@ -65,11 +65,11 @@ class BroadcastPiece final : public PieceSteps {
 
 Pieces broadcast_pieces(const Site& site, const at::Tensor& tensor, int source) {
   Pieces pieces;
+  const Source from = source_of(site.machines, source);
   const shm::Piece whole = shm::piece_of(tensor);
   for (const shm::Range& range : piece_ranges(whole.bytes)) {
     const shm::Piece piece{whole.data + range.begin, range.bytes, whole.element};
-    pieces.push_back(
-        std::make_unique<BroadcastPiece>(site, tensor, piece, source_of(site.machines, source)));
+    pieces.push_back(std::make_unique<BroadcastPiece>(site, tensor, piece, from));
   }
   return pieces;
 }

@@ -1,6 +1,5 @@
-#include "lockstep/comm/backends/hierarchical/pieces.h"
+#include "lockstep/comm/backends/hierarchical/chunk_piece.h"
 #include "lockstep/comm/backends/hierarchical/told_call.h"
-#include "lockstep/comm/backends/shm/transfer.h"
 #include "lockstep/comm/kernels/reduce_kernel.h"
 
 namespace lockstep::hierarchical {
@@ -10,19 +9,17 @@ namespace {
 // those of other machines, in their order, with the call in front of each machine's, then those of
 // its own; then what arrives: the other machines' calls and sums of the chunks of its own, in the
 // order of machines.
-class ReduceScatterPiece final : public PieceSteps {
+class ReduceScatterPiece final : public ChunkPiece {
  public:
   ReduceScatterPiece(const Site& site, const shm::Piece& output,
                      const std::vector<shm::Piece>& inputs, ReduceOp op, const shm::Range& range)
-      : site_(site),
-        plan_(site.reduce_scatter),
-        bytes_(range.bytes),
+      : ChunkPiece(site, site.reduce_scatter, range.bytes,
+                   {.kind = shm::CallKind::kReduceScatter,
+                    .element = output.element,
+                    .op = op,
+                    .elements = output.elements()}),
         element_(output.element),
         op_(op),
-        call_{.kind = shm::CallKind::kReduceScatter,
-              .element = output.element,
-              .op = op,
-              .elements = output.elements()},
         output_(output.data + range.begin),
         offsets_(inputs.size(), 0) {
     for (const shm::Piece& input : inputs) inputs_.push_back(input.data + range.begin);
@@ -91,8 +88,6 @@ class ReduceScatterPiece final : public PieceSteps {
     return nullptr;
   }
 
-  bool ends_on_machine() const override { return plan_.after.happens; }
-
   std::unique_ptr<shm::Operation> after(const at::Tensor& staging) override {
     if (!plan_.after.happens) return nullptr;
     shm::TransferPlan plan = transfer_plan(plan_.after);
@@ -108,14 +103,6 @@ class ReduceScatterPiece final : public PieceSteps {
   }
 
  private:
-  bool exchanges() const { return site_.machines.has_share() && bytes_ > 0; }
-  const std::vector<int>& chunks_of(int machine) const {
-    return plan_.carried[static_cast<std::size_t>(machine)];
-  }
-  const std::vector<int>& own_chunks() const { return chunks_of(site_.machines.machine); }
-  std::int64_t bytes_of(const std::vector<int>& chunks) const {
-    return static_cast<std::int64_t>(bytes_ * chunks.size());
-  }
   const std::byte* input_of(int chunk) const { return inputs_[static_cast<std::size_t>(chunk)]; }
   static std::byte* begin_of(const at::Tensor& staging) {
     return static_cast<std::byte*>(staging.mutable_data_ptr());
@@ -133,30 +120,13 @@ class ReduceScatterPiece final : public PieceSteps {
     return bytes_of(chunks);
   }
 
-  shm::TransferPlan transfer_plan(const LocalStep& step) const {
-    return {.call = {.kind = shm::CallKind::kReduceScatter,
-                     .element = element_,
-                     .op = op_,
-                     .elements = bytes_ / element_bytes(element_)},
-            .parts = step.parts,
-            .longest_bytes = bytes_};
-  }
-
-  const Site& site_;
-  const ChunkPlan& plan_;
-  const std::uint64_t bytes_;  // of each chunk
   const Element element_;
   const ReduceOp op_;
-  const shm::Call call_;
   std::byte* const output_;
   std::vector<const std::byte*> inputs_;
   std::vector<std::int64_t> offsets_;  // of sums, by chunk
   std::vector<std::int64_t> call_offsets_;
   std::int64_t end_ = 0;  // of the sums
-  std::int64_t all_sent_bytes_ = 0;
-  std::int64_t all_received_bytes_ = 0;
-  std::vector<std::int64_t> sent_bytes_;
-  std::vector<std::int64_t> received_bytes_;
 };
 
 }  // namespace
