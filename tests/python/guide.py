@@ -1,5 +1,5 @@
 """Holds docs/distributed-data-parallel.md, docs/fully-shard.md and docs/faults.md to the code: the tests that they name exist, and the
-examples of the first are in tests/ranks/guide_test.cpp.
+examples of the first are in tests/ranks/ddp/guide_test.cpp.
 
     guide.py ROOT_OF_THE_REPOSITORY
 """
@@ -19,14 +19,14 @@ def without_spaces(text):
 
 class Guide(unittest.TestCase):
     def test_examples_are_compiled(self):
-        compiled = without_spaces((ROOT / "tests/ranks/guide_test.cpp").read_text())
+        compiled = without_spaces((ROOT / "tests/ranks/ddp/guide_test.cpp").read_text())
         examples = re.findall(r"```cpp\n(.*?)```", GUIDE, re.DOTALL)
         self.assertGreater(len(examples), 10)
         for example in examples:
             self.assertTrue(without_spaces(example) in compiled, f"not compiled:\n{example}")
 
     def test_layers_are_written_as_in_the_test(self):
-        compiled = without_spaces((ROOT / "tests/ranks/tensor_parallel_test.cpp").read_text())
+        compiled = without_spaces((ROOT / "tests/ranks/nn/tensor_parallel_test.cpp").read_text())
         guide = (ROOT / "docs/guides/tensor-parallel.md").read_text()
         examples = [text for text in re.findall(r"```cpp\n(.*?)```", guide, re.DOTALL) if "Linear" in text]
         self.assertGreater(len(examples), 0)
@@ -52,7 +52,7 @@ class FullyShard(unittest.TestCase):
 
     def test_examples_are_compiled(self):
         compiled = "".join(without_spaces((ROOT / f"tests/ranks/{name}_test.cpp").read_text())
-                           for name in ("fully_shard", "fully_shard_accelerator", "fully_shard_hybrid"))
+                           for name in ("fully_shard/fully_shard", "fully_shard/accelerator", "fully_shard/hybrid"))
         examples = re.findall(r"```cpp\n(.*?)```", (ROOT / "docs/fully-shard.md").read_text(), re.DOTALL)
         self.assertGreater(len(examples), 0)
         for example in examples:

@@ -15,7 +15,7 @@
 
 #include "lockstep/data/epoch_plan.h"
 #include "lockstep/recovery/internal/step_seed.h"
-#include "tests/ranks/accelerator_fixture.h"
+#include "tests/ranks/train/accelerator_fixture.h"
 #include "tests/shard_oracle.h"
 
 namespace lockstep::testing {
