@@ -17,8 +17,8 @@ namespace lockstep::testing {
 namespace {
 
 // The layer is listed twice, or once for an oracle; its weight a third time.
-struct TiedImpl : torch::nn::Module {
-  explicit TiedImpl(std::int64_t width, bool is_listed_once = false) : layer(width, width) {
+struct SharedLayersImpl : torch::nn::Module {
+  explicit SharedLayersImpl(std::int64_t width, bool is_listed_once = false) : layer(width, width) {
     register_module("first", layer);
     if (is_listed_once) return;
     register_module("second", layer);
@@ -27,7 +27,7 @@ struct TiedImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x) { return layer(at::tanh(layer(x))); }
   torch::nn::Linear layer;
 };
-TORCH_MODULE(Tied);
+TORCH_MODULE(SharedLayers);
 
 class SharedParameters : public DdpTest {
  protected:
@@ -45,10 +45,10 @@ TEST_F(SharedParameters, GradientsAreAveragedOnce) {
       options.gradient_as_bucket_view = way == 1;
       options.find_unused_parameters = way == 2;
       if (way == 3) options.comm_hook = std::make_shared<AllReduceHook>();
-      DistributedDataParallel model(Tied(width), options);
+      DistributedDataParallel model(SharedLayers(width), options);
       EXPECT_EQ(model.parameters().size(), 2U);
       EXPECT_EQ(model->parameters().size(), 5U);
-      Tied plain(width, true);
+      SharedLayers plain(width, true);
       {
         const at::NoGradGuard no_grad;
         plain->layer->weight.copy_(model->layer->weight);
@@ -74,8 +74,8 @@ TEST_F(SharedParameters, GradientsAreAveragedOnce) {
 }
 
 TEST_F(SharedParameters, TheWrappersListTrainsAsPyTorchDoes) {
-  DistributedDataParallel model(Tied(6), {});
-  Tied plain(6, true);
+  DistributedDataParallel model(SharedLayers(6), {});
+  SharedLayers plain(6, true);
   {
     const at::NoGradGuard no_grad;
     plain->layer->weight.copy_(model->layer->weight);
