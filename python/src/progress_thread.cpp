@@ -57,7 +57,7 @@ void ProgressThread::start_if_needed() {
 }
 
 bool ProgressThread::add(c10::intrusive_ptr<TorchWork> work) {
-  const std::lock_guard lock(mutex_);
+  const internal::MutexLock lock(mutex_);
   if (stops_) return false;
   added_.push_back(std::move(work));
   start_if_needed();
@@ -68,10 +68,11 @@ bool ProgressThread::add(c10::intrusive_ptr<TorchWork> work) {
 void ProgressThread::stop() {
   std::vector<c10::intrusive_ptr<TorchWork>> left;
   {
-    std::unique_lock lock(mutex_);
+    internal::MutexLock lock(mutex_);
     stops_ = true;
     changed_.notify_all();
-    changed_.wait_for(lock, kMostWaitAtExit, [this] { return !is_running_; });
+    changed_.wait_for(lock.native(), kMostWaitAtExit,
+                      [this]() LOCKSTEP_REQUIRES(mutex_) { return !is_running_; });
     left.swap(added_);
   }
   // Without the lock: callbacks and the destructors of tensors may wait for the GIL.
@@ -86,7 +87,7 @@ void ProgressThread::serve() {
   is_progress_thread = true;
   std::vector<Watched> works;
   auto last_news = Clock::now();
-  std::unique_lock lock(mutex_);
+  internal::MutexLock lock(mutex_);
   while (!stops_) {
     const auto now = Clock::now();
     if (!added_.empty()) {
@@ -98,9 +99,11 @@ void ProgressThread::serve() {
     if (works.empty()) {
       is_idle_ = quiet > kLinger;
       if (is_idle_) {
-        changed_.wait(lock, [this] { return stops_ || !added_.empty(); });
+        changed_.wait(lock.native(),
+                      [this]() LOCKSTEP_REQUIRES(mutex_) { return stops_ || !added_.empty(); });
       } else {
-        changed_.wait_for(lock, kLingerPause, [this] { return stops_; });
+        changed_.wait_for(lock.native(), kLingerPause,
+                          [this]() LOCKSTEP_REQUIRES(mutex_) { return stops_; });
       }
       is_idle_ = false;
       continue;
@@ -121,8 +124,9 @@ void ProgressThread::serve() {
     lock.lock();
     const auto pause = quiet < kHurry ? kShortPause : kLongPause;
     const auto next_look = Clock::now() + pause;
-    changed_.wait_until(lock, any_is_due ? next_look : std::max(next_look, next_first_look),
-                        [this] { return stops_; });
+    changed_.wait_until(lock.native(),
+                        any_is_due ? next_look : std::max(next_look, next_first_look),
+                        [this]() LOCKSTEP_REQUIRES(mutex_) { return stops_; });
   }
   lock.unlock();
   for (const Watched& watched : works) watched.work->fail_futures();

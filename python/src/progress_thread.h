@@ -1,10 +1,11 @@
 #pragma once
 
 #include <condition_variable>
-#include <mutex>
 #include <vector>
 
 #include <c10/util/intrusive_ptr.h>
+
+#include "lockstep/base/internal/mutex.h"
 
 namespace lockstep::python {
 
@@ -28,15 +29,16 @@ class ProgressThread {
   void stop();
 
  private:
-  void start_if_needed();
+  void start_if_needed() LOCKSTEP_REQUIRES(mutex_);
   void serve();
 
-  std::mutex mutex_;
+  internal::Mutex mutex_;
   std::condition_variable changed_;
-  std::vector<c10::intrusive_ptr<TorchWork>> added_;
-  bool is_running_ = false;
-  bool is_idle_ = false;  ///< sleeps until it is notified
-  bool stops_ = false;
+  std::vector<c10::intrusive_ptr<TorchWork>> added_ LOCKSTEP_GUARDED_BY(mutex_);
+  bool is_running_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  /// Sleeps until it is notified.
+  bool is_idle_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  bool stops_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace lockstep::python

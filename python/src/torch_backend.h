@@ -3,7 +3,6 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +11,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/comm/process_group.h"
 #include "python/src/own_process.h"
 #include "python/src/staging.h"
@@ -148,8 +148,8 @@ class TorchBackend final : public c10d::Backend {
   std::atomic<std::uint64_t> messages_{0};
   /// Shared with works, which may outlive this.
   const std::shared_ptr<std::atomic<c10d::ErrorType>> error_;
-  std::mutex batch_mutex_;
-  std::optional<Batch> batch_;
+  internal::Mutex batch_mutex_;
+  std::optional<Batch> batch_ LOCKSTEP_GUARDED_BY(batch_mutex_);
 };
 
 /// Options of an asynchronous call, with the timeout and the name of `options`.

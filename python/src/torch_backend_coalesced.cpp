@@ -13,14 +13,14 @@ namespace lockstep::python {
 using Use = Staging::Use;
 
 void TorchBackend::startCoalescing() {
-  const std::lock_guard lock(batch_mutex_);
+  const internal::MutexLock lock(batch_mutex_);
   batch_.emplace();  // instead of a batch that an error left: c10d does not end that
 }
 
 TorchBackend::WorkPtr TorchBackend::endCoalescing() {
   Batch batch;
   {
-    const std::lock_guard lock(batch_mutex_);
+    const internal::MutexLock lock(batch_mutex_);
     if (!batch_) throw UsageError("end_coalescing: nothing is being coalesced");
     batch = std::move(*batch_);
     batch_.reset();
@@ -40,12 +40,12 @@ TorchBackend::WorkPtr TorchBackend::endCoalescing() {
 }
 
 bool TorchBackend::is_coalescing() {
-  const std::lock_guard lock(batch_mutex_);
+  const internal::MutexLock lock(batch_mutex_);
   return batch_.has_value();
 }
 
 void TorchBackend::add_to_batch(const c10::intrusive_ptr<TorchWork>& work, const Kind& kind) {
-  const std::lock_guard lock(batch_mutex_);
+  const internal::MutexLock lock(batch_mutex_);
   if (!batch_) return;
   // A batch that an exception of the program left open must not keep all calls after it.
   if (batch_->calls.size() >= batch_->most_calls) {
@@ -57,7 +57,7 @@ void TorchBackend::add_to_batch(const c10::intrusive_ptr<TorchWork>& work, const
 }
 
 void TorchBackend::forget_batch() {
-  const std::lock_guard lock(batch_mutex_);
+  const internal::MutexLock lock(batch_mutex_);
   batch_.reset();
 }
 

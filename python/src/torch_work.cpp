@@ -32,9 +32,10 @@ std::exception_ptr Part::wait_and_write() const {
 }
 
 std::exception_ptr Part::complete() {
-  std::unique_lock lock(mutex_);
+  internal::MutexLock lock(mutex_);
   while (state_ == State::kAwaited) {
-    changed_.wait_for(lock, kBetweenSignals, [this] { return state_ == State::kEnded; });
+    changed_.wait_for(lock.native(), kBetweenSignals,
+                      [this]() LOCKSTEP_REQUIRES(mutex_) { return state_ == State::kEnded; });
     if (state_ == State::kEnded) break;
     lock.unlock();
     if (runs_signal_handler()) {
@@ -60,7 +61,7 @@ std::exception_ptr Part::complete() {
 // A thread that waits for it may run a signal handler: who only asks does not wait for that.
 bool Part::is_completed() const {
   {
-    const std::lock_guard lock(mutex_);
+    const internal::MutexLock lock(mutex_);
     if (state_ != State::kStarted) return state_ == State::kEnded;
   }
   return work_.is_completed();
@@ -78,7 +79,7 @@ bool TorchWork::parts_are_completed() const {
 
 // For the thread that runs the callbacks of its futures a work has ended: they may ask it.
 bool TorchWork::has_ended() const {
-  const std::lock_guard lock(state_mutex_);
+  const internal::MutexLock lock(state_mutex_);
   return state_ == State::kEnded ||
          (state_ == State::kMarking && marked_by_ == std::this_thread::get_id());
 }
@@ -109,7 +110,7 @@ void TorchWork::end() {
   FuturePtr future;
   FuturePtr result_future;
   {
-    const std::lock_guard lock(state_mutex_);
+    const internal::MutexLock lock(state_mutex_);
     if (state_ != State::kStarted) return;
     state_ = State::kMarking;
     marked_by_ = std::this_thread::get_id();
@@ -121,7 +122,7 @@ void TorchWork::end() {
   mark(future, false);
   mark(result_future, true);
   {
-    const std::lock_guard lock(state_mutex_);
+    const internal::MutexLock lock(state_mutex_);
     state_ = State::kEnded;
   }
   ended_.notify_all();
@@ -133,8 +134,9 @@ void TorchWork::end_and_wait_for_futures() {
   while (!has_ended()) {
     const WithoutGil without_gil;
     {
-      std::unique_lock lock(state_mutex_);
-      ended_.wait_for(lock, kBetweenSignals, [this] { return state_ == State::kEnded; });
+      internal::MutexLock lock(state_mutex_);
+      ended_.wait_for(lock.native(), kBetweenSignals,
+                      [this]() LOCKSTEP_REQUIRES(state_mutex_) { return state_ == State::kEnded; });
       if (state_ == State::kEnded) return;
     }
     try {
@@ -148,7 +150,7 @@ void TorchWork::end_and_wait_for_futures() {
 void TorchWork::fail_futures() {
   std::array<FuturePtr, 2> futures;
   {
-    const std::lock_guard lock(state_mutex_);
+    const internal::MutexLock lock(state_mutex_);
     if (state_ != State::kStarted) return;
     futures = {std::exchange(future_, {}), std::exchange(result_future_, {})};
   }
@@ -179,7 +181,7 @@ bool TorchWork::isSuccess() const {
 }
 
 std::exception_ptr TorchWork::exception() const {
-  const std::lock_guard lock(state_mutex_);
+  const internal::MutexLock lock(state_mutex_);
   return error_;
 }
 
@@ -228,21 +230,21 @@ bool TorchWork::wait(std::chrono::milliseconds timeout) {
   return true;
 }
 
-TorchWork::FuturePtr TorchWork::future(FuturePtr& slot, const c10::TypePtr& type) {
+TorchWork::FuturePtr TorchWork::future(FuturePtr TorchWork::*slot, const c10::TypePtr& type) {
   if (!has_ended()) check_process();
   bool is_new = false;
   FuturePtr made;
   {
-    const std::lock_guard lock(state_mutex_);
-    if (!slot) {
-      slot = c10::make_intrusive<c10::ivalue::Future>(type);
+    const internal::MutexLock lock(state_mutex_);
+    if (!(this->*slot)) {
+      this->*slot = c10::make_intrusive<c10::ivalue::Future>(type);
       is_new = true;
     }
-    made = slot;
+    made = this->*slot;
     if (state_ == State::kStarted) is_new = false;
   }
   if (is_new) {  // The results were there before: nobody else marks it.
-    mark(made, &slot == &result_future_);
+    mark(made, slot == &TorchWork::result_future_);
     return made;
   }
   const bool in_backward = torch::autograd::get_current_graph_task_id() >= 0;
@@ -257,11 +259,11 @@ TorchWork::FuturePtr TorchWork::future(FuturePtr& slot, const c10::TypePtr& type
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> TorchWork::getFuture() {
-  return future(future_, c10::ListType::create(c10::TensorType::get()));
+  return future(&TorchWork::future_, c10::ListType::create(c10::TensorType::get()));
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> TorchWork::getFutureResult() {
-  return future(result_future_, c10::IntType::get());
+  return future(&TorchWork::result_future_, c10::IntType::get());
 }
 
 void TorchWork::mark(const FuturePtr& future, bool is_result) const {

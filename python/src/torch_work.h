@@ -5,7 +5,6 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -13,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/comm/work.h"
 #include "python/src/own_process.h"
 
@@ -41,10 +41,10 @@ class Part {
 
   const Work work_;
   const std::function<void()> write_results_;
-  mutable std::mutex mutex_;  // not held while anything is waited for or called
+  mutable internal::Mutex mutex_;  // not held while anything is waited for or called
   std::condition_variable changed_;
-  State state_ = State::kStarted;
-  std::exception_ptr error_;
+  State state_ LOCKSTEP_GUARDED_BY(mutex_) = State::kStarted;
+  std::exception_ptr error_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 /// The c10d::Work of a call: one Part or, for coalesced calls, several.
@@ -112,19 +112,19 @@ class TorchWork final : public c10d::Work {
   /// The same, and waits for that thread. Errors: what a signal handler raises.
   void end_and_wait_for_futures();
   void throw_if_failed() const;
-  FuturePtr future(FuturePtr& slot, const c10::TypePtr& type);
+  FuturePtr future(FuturePtr TorchWork::*slot, const c10::TypePtr& type);
   void mark(const FuturePtr& future, bool is_result) const;
 
   Call call_;
   std::vector<std::shared_ptr<Part>> parts_;
   c10::intrusive_ptr<c10d::Work> message_;
-  mutable std::mutex state_mutex_;  // not held while anything is waited for or called
+  mutable internal::Mutex state_mutex_;  // not held while anything is waited for or called
   std::condition_variable ended_;
-  State state_ = State::kStarted;
-  std::thread::id marked_by_;
-  std::exception_ptr error_;
-  FuturePtr future_;
-  FuturePtr result_future_;
+  State state_ LOCKSTEP_GUARDED_BY(state_mutex_) = State::kStarted;
+  std::thread::id marked_by_ LOCKSTEP_GUARDED_BY(state_mutex_);
+  std::exception_ptr error_ LOCKSTEP_GUARDED_BY(state_mutex_);
+  FuturePtr future_ LOCKSTEP_GUARDED_BY(state_mutex_);
+  FuturePtr result_future_ LOCKSTEP_GUARDED_BY(state_mutex_);
 };
 
 }  // namespace lockstep::python
