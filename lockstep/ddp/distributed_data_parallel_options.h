@@ -76,9 +76,9 @@ struct DistributedDataParallelOptions {
   /// Keep trained parameters and optimizer state once per machine, in memory that all ranks map.
   /// backward() leaves each rank's gradients there. step() of a Lockstep optimizer averages them
   /// and updates this rank's shard of the parameters in one pass, with the bits of replicas.
-  /// docs/one-copy.md says what .grad holds. All ranks must be on one machine with backend shm; a
-  /// single rank has an ordinary model. Not with comm_hook, exchange_dtype, measure_exchange and
-  /// join().
+  /// docs/one-copy.md says what .grad holds. The backend must be shm, or hierarchical over several
+  /// machines; a rank that shares memory with no other has an ordinary model. Not with comm_hook,
+  /// exchange_dtype, measure_exchange and join().
   bool one_copy_per_machine = false;
   /// Averages buckets in place of an all-reduce; see ddp/hooks.h. One object per model. Null: none.
   /// Not with exchange_dtype.

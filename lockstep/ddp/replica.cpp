@@ -93,7 +93,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module,
 }
 
 bool Replica::has_one_copy() const {
-  return options_.one_copy_per_machine && group_.world_size() > 1;
+  return options_.one_copy_per_machine && group_.world_size() > 1 && !has_rank_per_machine(group_);
 }
 
 void Replica::make_reducer(std::shared_ptr<CopyMemory> kept) {
@@ -140,10 +140,10 @@ void Replica::make_reducer(std::shared_ptr<CopyMemory> kept) {
 void Replica::make_one_copy(std::shared_ptr<CopyMemory> kept,
                             const std::vector<at::Tensor>& trained,
                             const std::vector<std::string>& names) {
-  if (!group_.shares_memory()) {
+  if (!has_shared_copies(group_)) {
     throw UsageError(concat("DistributedDataParallel on rank ", group_.rank(),
-                            ": one_copy_per_machine needs a group whose ranks all share memory "
-                            "(backend shm, one machine), and group '",
+                            ": one_copy_per_machine needs a group whose ranks share memory "
+                            "(backend shm, or hierarchical over several machines), and group '",
                             group_.name(), "' has backend ", group_.backend_name(),
                             "; leave the option out"));
   }

@@ -62,9 +62,9 @@ class PreparedReplica {
   /// Names of tensors that are not finite; if sharded, on any rank, and collective.
   std::vector<std::string> names_not_finite(const TensorDict& tensors);
   /// Replicates over another group, whose ranks have equal parameters. Collective. With
-  /// one_copy_per_machine and `at_boundary`, ranks that share memory make a new copy; otherwise
-  /// each rank keeps its own parameters.
-  virtual void replicate_over(const ProcessGroup& group, bool at_boundary) = 0;
+  /// one_copy_per_machine and `may_share`, ranks that share memory make a new copy; otherwise each
+  /// rank keeps its own parameters.
+  virtual void replicate_over(const ProcessGroup& group, bool may_share) = 0;
 };
 
 /// State that an Accelerator and everything it has prepared share.

@@ -131,12 +131,11 @@ class PreparedModel {
     double gradient_norm() const override {
       return fully_sharded ? fully_sharded->gradient_norm() : ddp->gradient_norm();
     }
-    void replicate_over(const ProcessGroup& group, bool at_boundary) override {
+    void replicate_over(const ProcessGroup& group, bool may_share) override {
       DistributedDataParallelOptions now = options;
       now.process_group = group;
       now.init_sync = false;
-      now.one_copy_per_machine =
-          options.one_copy_per_machine && at_boundary && group.shares_memory();
+      now.one_copy_per_machine = options.one_copy_per_machine && may_share;
       replicate(now);
     }
 

@@ -295,6 +295,32 @@ class LiveOneCopy(LiveAcceleratorTest):
         warning = "one_copy_per_machine: the ranks no longer share memory (backend gloo); each continues with a replica"
         self.assertEqual(job.errors.count(warning), 1, job.errors)
 
+    def end_on_two_machines(self, failpoint=None, **options):
+        environment = {"LOCKSTEP_BACKEND": "hierarchical"} | ({"LOCKSTEP_FAILPOINT": failpoint} if failpoint else {})
+        job = self.job_of_machines(environment)
+        port = free_port()
+        for domain in ("a", "b"):
+            self.machine(job, port, "2", ranks=2, environment={"LOCKSTEP_MEMORY_DOMAIN": domain}, **options)
+        self.assertEqual(job.finish(), [0, 0], job.errors)
+        self.expect_no_step_lost(job)
+        self.assertEqual(len(job.ends()), 1, job.errors)
+        if failpoint:
+            self.expect_failpoints(job, failpoint)
+            self.assertEqual(recoveries(job.errors), 2, job.errors)  # Each launcher says so.
+        return job.ends()
+
+    def test_on_two_machines_any_rank_may_die_in_step(self):
+        """A rank hands over three times in a step: for the sum, the norm and the update. The machine of the rank may be
+        a step behind the other."""
+        self.need_failpoints()
+        places = ("update.written:25", "update.begin:75", "update.begin:73", "update.handed:73", "update.handed:75",
+                  "update.complete:25")
+        options = {"steps": 40, "arguments": (f"plain+{ONE_COPY}",)}
+        undisturbed = self.end_on_two_machines(**options)
+        for number, place in some(enumerate(places), 3):
+            with self.subTest(place=place):
+                self.assertEqual(self.end_on_two_machines(f"{place}:kill:{(3 + number) % 4}", **options), undisturbed)
+
     def test_a_rank_that_hangs_is_replaced(self):
         options = {"steps": 60, "arguments": (f"plain+{ONE_COPY}",)}
         job = self.start(environment={"ACCELERATOR_WORKER_FAULT": "hang", "LOCKSTEP_TIMEOUT_S": "3"}, **options)

@@ -62,6 +62,26 @@ class SharedMemory {
   ~SharedMemory() = default;
 };
 
+/// Interface of a backend over several machines, at least one of which has several ranks, for what
+/// the ranks of a machine do together.
+/// Threads: as NativeBackend.
+/// Lifetime: as NativeBackend.
+/// Errors: as NativeBackend.
+class SeveralMachines {
+ public:
+  /// The group's ranks, by machine, ascending.
+  virtual const std::vector<std::vector<int>>& ranks_by_machine() const = 0;
+  /// Waits until every rank of this machine has called it.
+  virtual c10::intrusive_ptr<c10d::Work> barrier_of_machine(const CallTerms& terms) = 0;
+  /// Sums `tensor`, in place, over the ranks that have this rank's place on their machines, in
+  /// machine order. For ranks whose place exists on every machine.
+  virtual c10::intrusive_ptr<c10d::Work> sum_over_machines(const at::Tensor& tensor,
+                                                           const CallTerms& terms) = 0;
+
+ protected:
+  ~SeveralMachines() = default;
+};
+
 /// The backend interface of ProcessGroup, which has checked the arguments of all calls. C10dBackend
 /// adapts a plain c10d::Backend.
 /// Threads: one at a time; abort() of c10d() from any.
@@ -90,6 +110,8 @@ class NativeBackend {
   virtual std::int64_t bucket_bytes() const { return 0; }
   /// Null: ranks do not share memory.
   virtual SharedMemory* shared_memory() { return nullptr; }
+  /// Null: all ranks share memory, or no two do.
+  virtual SeveralMachines* several_machines() { return nullptr; }
 
   virtual WorkPtr broadcast(const Tensor& tensor, int source, const CallTerms& terms) = 0;
   virtual WorkPtr all_reduce(const Tensor& tensor, ReduceOp op, const CallTerms& terms) = 0;

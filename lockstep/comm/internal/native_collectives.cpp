@@ -1,5 +1,7 @@
 #include "lockstep/comm/internal/native_collectives.h"
 
+#include <set>
+
 #include "lockstep/base/internal/check.h"
 #include "lockstep/comm/internal/collective_call.h"
 #include "lockstep/comm/internal/process_group_state.h"
@@ -148,6 +150,51 @@ std::byte* shared_address(const ProcessGroup& group, std::uint64_t offset, std::
   auto* const memory = shared_memory(ProcessGroupAccess::state(group, "shared_address"));
   LOCKSTEP_ASSERT(memory != nullptr);
   return memory->address_of(offset, bytes);
+}
+
+namespace {
+
+SeveralMachines* several_machines(const ProcessGroup::State& group) {
+  return group.backend ? group.backend->several_machines() : nullptr;
+}
+
+}  // namespace
+
+std::vector<std::vector<int>> ranks_by_machine(const ProcessGroup& group) {
+  auto* const machines = several_machines(ProcessGroupAccess::state(group, "ranks_by_machine"));
+  return machines != nullptr ? machines->ranks_by_machine() : std::vector<std::vector<int>>();
+}
+
+bool has_rank_per_machine(const ProcessGroup& group) {
+  const ProcessGroup::State& state = ProcessGroupAccess::state(group, "has_rank_per_machine");
+  if (shared_memory(state) != nullptr || several_machines(state) != nullptr) return false;
+  // Over hierarchical the backend has looked.
+  const std::set<int> machines(state.domains.begin(), state.domains.end());
+  return state.backend_name == "hierarchical" ||
+         machines.size() == static_cast<std::size_t>(state.world_size);
+}
+
+void barrier_of_machine(const ProcessGroup& group, const CollectiveOptions& options) {
+  const CallSite call{"barrier", ProcessGroupAccess::state(group, "barrier_of_machine")};
+  auto* const machines = several_machines(call.group);
+  if (machines == nullptr) {
+    group.barrier(options);
+    return;
+  }
+  start_agreed(call, 1, options,
+               [&](auto&, auto& terms) { return machines->barrier_of_machine(terms); });
+}
+
+Work sum_over_machines(const ProcessGroup& group, const at::Tensor& tensor,
+                       const CollectiveOptions& options) {
+  const CallSite call{"sum_over_machines", ProcessGroupAccess::state(group, "sum_over_machines")};
+  check_tensor(call, "tensor", tensor);
+  auto* const machines = several_machines(call.group);
+  LOCKSTEP_ASSERT(machines != nullptr);
+  // Some ranks make fewer such calls: collectives have the same numbers on all ranks.
+  return start_message(call, tensor, std::nullopt, options, [&](auto&, auto& terms) {
+    return machines->sum_over_machines(tensor, terms);
+  });
 }
 
 std::int64_t bucket_bytes(const ProcessGroup& group) {

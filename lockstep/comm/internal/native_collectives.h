@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -48,6 +49,20 @@ bool is_shared(const ProcessGroup& group, const at::Tensor& tensor);
 /// Errors: SystemError.
 std::optional<std::uint64_t> shared_offset(const ProcessGroup& group, const at::Tensor& tensor);
 std::byte* shared_address(const ProcessGroup& group, std::uint64_t offset, std::uint64_t bytes);
+
+/// The group's ranks, by machine, if it has several machines, at least one with several ranks; else
+/// empty.
+std::vector<std::vector<int>> ranks_by_machine(const ProcessGroup& group);
+
+/// Whether each rank is known to be on a machine of its own, with which no other shares memory.
+bool has_rank_per_machine(const ProcessGroup& group);
+
+/// Like ProcessGroup::barrier, of the ranks of this machine if the group has several.
+void barrier_of_machine(const ProcessGroup& group, const CollectiveOptions& options);
+
+/// See SeveralMachines.
+Work sum_over_machines(const ProcessGroup& group, const at::Tensor& tensor,
+                       const CollectiveOptions& options);
 
 /// Best size of an exchange of gradients, in bytes; 0: the backend has no preference.
 std::int64_t bucket_bytes(const ProcessGroup& group);

@@ -9,10 +9,9 @@
 #include "lockstep/comm/backends/hierarchical/machines.h"
 #include "lockstep/comm/internal/agreement.h"
 #include "lockstep/comm/internal/backend_choice.h"
-#include "lockstep/comm/internal/backend_factory.h"
 #include "lockstep/comm/internal/exchange_values.h"
+#include "lockstep/comm/internal/machine_group.h"
 #include "lockstep/comm/internal/process_group_state.h"
-#include "lockstep/os/machine/machine.h"
 
 namespace lockstep::inline internal {
 namespace {
@@ -23,28 +22,6 @@ MemoryDomains gather_domains(const ProcessGroup& group) {
   std::vector<std::int64_t> names;
   for (const auto& row : gather_rows(group, {own})) names.push_back(row.front());
   return number_by_first(names);
-}
-
-// The group of this rank's machine; empty if there is only this rank. Where a machine has none, all
-// ranks learn it at once.
-ProcessGroup connect_machines(const ProcessGroup& group,
-                              const std::vector<std::vector<int>>& machines) {
-  ProcessGroup own;
-  std::string failure;
-  for (const auto& ranks : machines) {
-    if (ranks.size() == 1) continue;
-    try {
-      if (const ProcessGroup local = group.new_group(ranks, {.backend = "shm"})) own = local;
-    } catch (const BackendUnavailable& error) {
-      failure = concat("rank ", group.rank(), " on ", host_name(),
-                       " cannot share memory with the other ranks of its machine, which groups by "
-                       "machine need: ",
-                       error.reason());
-    }
-  }
-  const std::vector<int> failed = failed_ranks(group, !failure.empty());
-  if (failed.empty()) return own;
-  throw BackendUnavailable(broadcast_text(group, failure, failed.front()));
 }
 
 std::shared_ptr<hierarchical::FailureNote> make_note(const ProcessGroup& group) {
@@ -78,7 +55,8 @@ MachineGroups machine_groups(const ProcessGroup& group) {
   }
   groups.are_new = true;
   groups.note = make_note(group);
-  groups.local = connect_machines(group, groups.ranks);
+  groups.local = machine_group(group, groups.ranks);
+  if (groups.local.world_size() == 1) groups.local = {};
   for (std::size_t share = 0; share < groups.shares; ++share) {
     std::vector<int> partners;
     for (const auto& ranks : groups.ranks) partners.push_back(ranks[share]);

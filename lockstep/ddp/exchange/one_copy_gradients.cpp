@@ -76,8 +76,10 @@ OneCopyGradients::~OneCopyGradients() {
 
 void OneCopyGradients::hold_all(GradientScale& scale) {
   const c10::NoGradGuard no_grad;
-  const double factor = scale.of_own();
-  const double weight = scale.of_average();
+  // Over several machines replicas divide before they sum.
+  const bool averages = copy_->is_on_one_machine();
+  const double factor = averages ? scale.of_own() : scale.get() / group_.world_size();
+  const double weight = averages ? scale.of_average() : 1;
   const std::vector<at::Tensor>& parameters = copy_->parameters();
   for (std::size_t index = 0; index < parameters.size(); ++index) {
     // Of an earlier pass; this one did not reach it.

@@ -174,13 +174,12 @@ void KeptMemory::receive(const ProcessGroup& group, int source, int receivers, b
   const std::uint64_t memories = next();
   const std::uint64_t bindings = next();
   if (is_receiver) failpoint("recover.receive");
-  std::vector<UniqueFd> files = pass_files(
-      group,
-      {.source = source,
-       .receivers = receivers,
-       .is_receiver = is_receiver,
-       .files = kFilesOfMemory * memories},
-      {});
+  std::vector<UniqueFd> files = pass_files(group,
+                                           {.source = source,
+                                            .receivers = receivers,
+                                            .is_receiver = is_receiver,
+                                            .files = kFilesOfMemory * memories},
+                                           {});
   if (!is_receiver) return;
   memories_.clear();
   bindings_.clear();

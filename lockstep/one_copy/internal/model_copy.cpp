@@ -17,6 +17,8 @@
 #include "lockstep/base/internal/check.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/internal/element_of.h"
+#include "lockstep/comm/internal/machine_group.h"
+#include "lockstep/comm/internal/native_collectives.h"
 #include "lockstep/one_copy/internal/kept_memory.h"
 #include "lockstep/one_copy/internal/pass_files.h"
 #include "lockstep/os/memory/freed_memory.h"
@@ -64,6 +66,12 @@ CopyLayout layout_of(const std::vector<at::Tensor>& parameters, int ranks) {
   return {std::move(items), ranks};
 }
 
+int fewest_ranks(const std::vector<std::vector<int>>& machines, int otherwise) {
+  std::size_t fewest = static_cast<std::size_t>(otherwise);
+  for (const auto& ranks : machines) fewest = std::min(fewest, ranks.size());
+  return static_cast<int>(fewest);
+}
+
 }  // namespace
 
 void ModelCopy::Free::operator()(std::byte* memory) const {
@@ -90,8 +98,10 @@ std::shared_ptr<ModelCopy> ModelCopy::make(const ProcessGroup& group, const std:
                                            std::vector<at::Tensor> parameters,
                                            std::vector<std::string> names) {
   const c10::NoGradGuard no_grad;
+  const std::vector<std::vector<int>> machines = ranks_by_machine(group);
+  const ProcessGroup local = machines.empty() ? group : machine_group(group, machines);
   std::shared_ptr<ModelCopy> copy(
-      new ModelCopy(group, name, std::move(parameters), std::move(names), std::move(kept)));
+      new ModelCopy(group, local, name, std::move(parameters), std::move(names), std::move(kept)));
   copy->move_parameters();
   copy->add_to_registry();
   // Where a rank is lost before, the others keep it for the next generation.
@@ -99,33 +109,37 @@ std::shared_ptr<ModelCopy> ModelCopy::make(const ProcessGroup& group, const std:
   return copy;
 }
 
-ModelCopy::ModelCopy(const ProcessGroup& group, std::string name,
+ModelCopy::ModelCopy(const ProcessGroup& group, const ProcessGroup& local, std::string name,
                      std::vector<at::Tensor> parameters, std::vector<std::string> names,
                      std::shared_ptr<CopyMemory> kept)
     : group_(group),
+      local_(local),
+      machines_(ranks_by_machine(group)),
       name_(std::move(name)),
       parameters_(std::move(parameters)),
       names_(std::move(names)),
       elements_(elements_of(parameters_, names_)),
-      layout_(layout_of(parameters_, group_.world_size())),
+      layout_(layout_of(parameters_, local_.world_size())),
+      averages_(layout_of(parameters_, fewest_ranks(machines_, local_.world_size()))),
+      averaging_ranks_(fewest_ranks(machines_, local_.world_size())),
       memory_(std::move(kept)),
       is_kept_(memory_ != nullptr),
       scratch_(allocate_lines(kChunkBytes)),
       zeros_(allocate_lines(kChunkBytes)),
       held_(parameters_.size()),
       states_(parameters_.size()),
-      running_share_(group_.rank()),
+      running_share_(local_.rank()),
       sources_(parameters_.size()) {
   std::memset(zeros_.get(), 0, kChunkBytes);
   if (!is_kept_) check_parameters();
   make_memory();
-  log_ = std::make_unique<StepLog>(log_memory_, memory_->shared(), log_sizes(), group_.rank());
+  log_ = std::make_unique<StepLog>(log_memory_, memory_->shared(), log_sizes(), local_.rank());
   log_->join();
 }
 
 // Rank 0 makes the files. The log is of these ranks alone.
 void ModelCopy::make_memory() {
-  const bool is_first = group_.rank() == 0;
+  const bool is_first = local_.rank() == 0;
   const std::uint64_t log_bytes = StepLog::bytes(log_sizes());
   std::vector<UniqueFd> files;
   if (is_first) {
@@ -138,8 +152,8 @@ void ModelCopy::make_memory() {
   }
   std::vector<int> own;
   for (const UniqueFd& file : files) own.push_back(file.get());
-  std::vector<UniqueFd> received = pass_files(group_,
-                                              {.receivers = group_.world_size() - 1,
+  std::vector<UniqueFd> received = pass_files(local_,
+                                              {.receivers = local_.world_size() - 1,
                                                .is_receiver = !is_first,
                                                .files = is_kept_ ? std::size_t{1} : 3},
                                               own);
@@ -149,7 +163,7 @@ void ModelCopy::make_memory() {
     memory_ = CopyMemory::map({.data = std::move(files[1]), .gradients = std::move(files[2])},
                               CopyMemory::StateTypes(parameters_.size()), 0);
   }
-  memory_->gradients().assign(group_);
+  memory_->gradients().assign(local_);
 }
 
 // Each parameter gets memory of its own.
@@ -212,7 +226,16 @@ at::Tensor ModelCopy::tensor_over(std::uint64_t offset, const at::Tensor& model,
 }
 
 void ModelCopy::meet(const char* what) const {
-  group_.barrier({.name = what + name_});
+  barrier_of_machine(group_, {.name = what + name_});
+}
+
+int ModelCopy::rank_of(int local_rank) const {
+  for (const auto& ranks : machines_) {
+    if (std::ranges::find(ranks, group_.rank()) != ranks.end()) {
+      return ranks[static_cast<std::size_t>(local_rank)];
+    }
+  }
+  return local_rank;
 }
 
 void ModelCopy::before_gradient(std::size_t index) {
@@ -290,6 +313,7 @@ void ModelCopy::check_gradients_are_held(const char* call,
 }
 
 void ModelCopy::gather_places(const std::vector<std::size_t>& indices) {
+  average_over_machines(indices, 0);
   hand_over(indices, 0);
   is_broken_ = true;
   meet("step of ");
@@ -298,46 +322,61 @@ void ModelCopy::gather_places(const std::vector<std::size_t>& indices) {
   find_sources(indices);
 }
 
+// Negative: an average, or a sum that all ranks have. 0: there is none.
+std::int64_t ModelCopy::place_of_gradient(std::size_t index) {
+  if (has_sum(index)) {
+    find_sum(index);
+    return held_[index].gradient.defined() ? -kOfNoElements : 0;
+  }
+  if (!holds_gradient(index)) return 0;
+  const at::Tensor& gradient = held_[index].gradient;
+  const std::int64_t offset =
+      gradient.numel() == 0
+          ? kOfNoElements
+          : static_cast<std::int64_t>(memory_->gradients().offset_of(gradient).value());
+  return held_[index].is_averaged ? -offset : offset;
+}
+
+// After place_of_gradient() of each.
+std::vector<std::int64_t> ModelCopy::header_words(const std::vector<std::size_t>& indices,
+                                                  std::uint64_t digest) const {
+  std::vector<double> weights;
+  std::uint64_t made = 0;
+  for (const std::size_t index : indices) {
+    weights.push_back(held_[index].weight);
+    made = XXH64(&held_[index].made, sizeof made, made);
+  }
+  digest = XXH64(weights.data(), weights.size() * sizeof(double), digest);
+  digest = XXH64(indices.data(), indices.size() * sizeof(std::size_t), digest);
+  return {changes_.empty() ? 0 : 1, static_cast<std::int64_t>(digest),
+          static_cast<std::int64_t>(made)};
+}
+
 void ModelCopy::hand_over(const std::vector<std::size_t>& indices, std::uint64_t digest) {
   if (is_broken_) {
     meet("step of ");
     throw_broken();
   }
   ++step_;
-  auto place = log_->own_record(step_).begin();
-  *place++ = changes_.empty() ? 0 : 1;
-  std::vector<double> weights;
-  for (const std::size_t index : indices) weights.push_back(held_[index].weight);
-  digest = XXH64(weights.data(), weights.size() * sizeof(double), digest);
-  *place++ = static_cast<std::int64_t>(
-      XXH64(indices.data(), indices.size() * sizeof(std::size_t), digest));
-  const auto made_place = place++;
-  std::uint64_t made = 0;
-  for (const std::size_t index : indices) {
-    std::int64_t offset = 0;
-    if (has_sum(index)) {
-      find_sum(index);
-      if (held_[index].gradient.defined()) offset = -kOfNoElements;
-    } else if (holds_gradient(index)) {
-      const at::Tensor& gradient = held_[index].gradient;
-      offset = gradient.numel() == 0
-                   ? kOfNoElements
-                   : static_cast<std::int64_t>(memory_->gradients().offset_of(gradient).value());
-      if (held_[index].is_averaged) offset = -offset;
-    }
-    *place++ = offset;
-    made = XXH64(&held_[index].made, sizeof made, made);
-  }
-  *made_place = static_cast<std::int64_t>(made);
+  const auto record = log_->own_record(step_).begin();
+  auto place = record + kHeaderWords;
+  for (const std::size_t index : indices) *place++ = place_of_gradient(index);
+  std::ranges::copy(header_words(indices, digest), record);
   for (const std::uint64_t change : changes_) *place++ = static_cast<std::int64_t>(change);
   log_->hand_over(step_);
+}
+
+// Over several machines what they have compared before.
+std::span<const std::int64_t> ModelCopy::words_of(int rank) const {
+  if (is_on_one_machine()) return log_->record(rank, step_);
+  return words_[static_cast<std::size_t>(rank)];
 }
 
 // " on ranks 2, 3" than on rank 0; empty: none.
 std::string ModelCopy::ranks_of_other(std::size_t word) const {
   std::string others;
   for (int rank = 1; rank < group_.world_size(); ++rank) {
-    if (log_->record(rank, step_)[word] == log_->record(0, step_)[word]) continue;
+    if (words_of(rank)[word] == words_of(0)[word]) continue;
     others += concat(others.empty() ? "" : ", ", rank);
   }
   if (others.empty()) return others;
@@ -367,14 +406,23 @@ void ModelCopy::check_same_changes_of_averages() {
                           "of threads on every rank"));
 }
 
+void ModelCopy::check_averaged_everywhere(std::size_t index, int averaged, int ranks) {
+  if (averaged == 0 || averaged == ranks) return;
+  forget_sources();
+  throw UsageError(concat("step of ", name_, ": the gradient of '", names_[index],
+                          "' was given up on some ranks after it was clipped, unscaled or "
+                          "summed over logical shards; call zero_grad() on every rank or on "
+                          "none"));
+}
+
 void ModelCopy::find_sources(const std::vector<std::size_t>& indices) {
-  const auto ranks = static_cast<std::size_t>(group_.world_size());
+  const auto ranks = static_cast<std::size_t>(local_.world_size());
   for (std::size_t i = 0; i < indices.size(); ++i) {
     const std::size_t index = indices[i];
     auto& sources = sources_[index];
     sources.assign(ranks, nullptr);
     std::size_t held = 0;
-    std::size_t averaged = 0;
+    int averaged = 0;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       const std::int64_t word = log_->record(static_cast<int>(rank), step_)[i + kHeaderWords];
       if (word == 0) continue;
@@ -385,13 +433,7 @@ void ModelCopy::find_sources(const std::vector<std::size_t>& indices) {
       sources[rank] = memory_->gradients().address_of(static_cast<std::uint64_t>(offset));
     }
     if (held == 0) sources.clear();
-    if (averaged != 0 && averaged != ranks) {
-      forget_sources();
-      throw UsageError(concat("step of ", name_, ": the gradient of '", names_[index],
-                              "' was given up on some ranks after it was clipped, unscaled or "
-                              "summed over logical shards; call zero_grad() on every rank or on "
-                              "none"));
-    }
+    check_averaged_everywhere(index, averaged, local_.world_size());
   }
   check_same_changes_of_averages();
 }
@@ -420,7 +462,7 @@ void ModelCopy::prepare_state(std::size_t index, std::size_t k, const at::Tensor
                             "' was taken over by another optimizer; with one_copy_per_machine a "
                             "parameter has one optimizer at a time"));
   }
-  populate_state(index, k, dtype, group_.rank());
+  populate_state(index, k, dtype, local_.rank());
 }
 
 at::Tensor ModelCopy::adopt_state(std::size_t index, std::size_t k, const at::Tensor& kept,
@@ -436,7 +478,7 @@ at::Tensor ModelCopy::adopt_state(std::size_t index, std::size_t k, const at::Te
   memory_->types()[index][k] = dtype;
   memory_->states()[index][k].emplace(current.getIntrusivePtr());
   adoptions_.push_back({.index = index, .k = k, .kept = kept, .initial = initial});
-  write_state(adoptions_.back(), group_.rank());
+  write_state(adoptions_.back(), local_.rank());
   return current;
 }
 

@@ -21,8 +21,11 @@
 
 namespace lockstep::inline internal {
 
+/// Whether the ranks of the group can share copies: some of them share memory.
+bool has_shared_copies(const ProcessGroup& group);
+
 /// The parameters of a model and the state of its optimizer, once per machine, in memory that all
-/// ranks of the group map. backward() leaves each rank's gradients in memory that peers read; a
+/// ranks of the machine map. backward() leaves each rank's gradients in memory that peers read; a
 /// step averages them and updates each rank's shard:
 ///
 ///     copy.begin_step(indices, …);          // waits for all ranks
@@ -34,6 +37,10 @@ namespace lockstep::inline internal {
 /// A step is a transaction. If a lost rank has handed over its gradients, the others finish its
 /// shard (StepLog) and the step ends as if that rank were there; they see the loss in the next
 /// collective. If it has not, nothing is changed.
+///
+/// Over several machines each has a copy, and all make the same steps. Before a step a rank sums a
+/// part of its machine's gradients with the ranks that have the same part on other machines
+/// (model_copy_machines.cpp). From then on the step is as on one machine.
 ///
 /// The program's view of parameters and state is copied on write: it may change them at any time.
 /// The next step publishes such a change, which all ranks must have made equally.
@@ -80,6 +87,8 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   ~ModelCopy();
 
   const std::string& name() const { return name_; }
+  /// If not, hold_gradient() takes what adds up to the average.
+  bool is_on_one_machine() const { return machines_.empty(); }
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   /// The parameter in the copy, whatever the program has changed.
   const at::Tensor& view(std::size_t index) const { return views_[index]; }
@@ -143,6 +152,10 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   /// gradients. Nothing is changed then.
   void begin_step(const std::vector<std::size_t>& indices, std::uint64_t digest,
                   ModelCopy& decider);
+  /// Of the decider, over several machines, before it decides: tells all ranks whether this one
+  /// refuses the step, and hears it of them. Collective.
+  /// Errors: PeerFailed if another rank refuses.
+  void tell_machines(bool refuses);
   /// Of the decider: decides whether the step happens, unless a peer has decided. A step for which
   /// this rank has not handed over its gradients does not happen.
   Decision decide_step(Decision wanted) {
@@ -151,7 +164,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   bool is_refused() const { return log_->is_decided(deciding_, Decision::kVoid); }
   /// A peer has prevented the step.
   /// Errors: PeerFailed.
-  [[noreturn]] void throw_void_step() const;
+  [[noreturn]] void throw_void_step() const { throw_void_step(rank_of(log_->decider())); }
   /// The step happens: publishes the programs' changes to this rank's shard.
   void commit_step();
   /// This rank's shard is updated.
@@ -173,7 +186,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   /// By parameter: 0, or a hash if this rank's program has changed it since the last step.
   std::vector<std::uint64_t> hashes_of_changes() const;
   /// While a lost rank's shard of another copy is updated: part() is empty.
-  void set_idle(bool is_idle) { running_share_ = is_idle ? kNoShare : group_.rank(); }
+  void set_idle(bool is_idle) { running_share_ = is_idle ? kNoShare : local_.rank(); }
 
   /// In a step: whether any rank has a gradient.
   bool is_reached(std::size_t index) const { return !sources_[index].empty(); }
@@ -235,8 +248,9 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
     void operator()(std::byte* memory) const;
   };
 
-  ModelCopy(const ProcessGroup& group, std::string name, std::vector<at::Tensor> parameters,
-            std::vector<std::string> names, std::shared_ptr<CopyMemory> kept);
+  ModelCopy(const ProcessGroup& group, const ProcessGroup& local, std::string name,
+            std::vector<at::Tensor> parameters, std::vector<std::string> names,
+            std::shared_ptr<CopyMemory> kept);
   void make_memory();
   void add_to_registry();
   void check_parameters() const;
@@ -253,6 +267,9 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   void copy_averages(std::size_t index, std::int64_t begin, std::int64_t elements,
                      std::byte* target) const;
   Squares average_part(std::size_t index);
+  Squares add_up_squares(const Squares& own) const;
+  Part averaged_by(std::size_t index, int local_rank) const;
+  std::byte* own_gradient(std::size_t index);
   void check_sum(const char* call, std::size_t index) const;
   void find_sum(std::size_t index);
   void copy_sum(std::size_t index, std::int64_t begin, std::int64_t elements,
@@ -263,14 +280,42 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   at::Tensor averaged_part(std::size_t index);
   /// Publishes the offsets of this rank's gradients at `indices`, and reads those of all ranks.
   void gather_places(const std::vector<std::size_t>& indices);
+  std::int64_t place_of_gradient(std::size_t index);
+  std::vector<std::int64_t> header_words(const std::vector<std::size_t>& indices,
+                                         std::uint64_t digest) const;
   void hand_over(const std::vector<std::size_t>& indices, std::uint64_t digest);
   void meet_in_step(const char* what);
+  std::span<const std::int64_t> words_of(int rank) const;
   std::string ranks_of_other(std::size_t word) const;
   void check_same_call() const;
+  void check_averaged_everywhere(std::size_t index, int averaged, int ranks);
   void check_same_changes_of_averages();
   void find_sources(const std::vector<std::size_t>& indices);
   void forget_sources();
   void meet(const char* what) const;
+  int rank_of(int local_rank) const;
+  [[noreturn]] void throw_void_step(int rank) const;
+
+  // Several machines (model_copy_machines.cpp).
+  /// Elements of a parameter, of which the sums are exchanged together with others.
+  struct Summed {
+    std::size_t index;
+    std::int64_t begin;
+    std::int64_t elements;
+  };
+  struct Exchange {
+    std::vector<Summed> parts = {};
+    at::Tensor sums = {};
+    Work work = {};
+  };
+  void average_over_machines(const std::vector<std::size_t>& indices, std::uint64_t digest);
+  std::vector<std::size_t> compare_machines(const std::vector<std::size_t>& indices,
+                                            std::uint64_t digest);
+  std::vector<std::vector<Summed>> plan_exchanges(const std::vector<std::size_t>& indices) const;
+  void exchange_sums(const std::vector<std::size_t>& indices);
+  void start_exchange(Exchange& exchange);
+  void finish_exchange(Exchange& exchange);
+  std::vector<std::vector<std::int64_t>> changes_of_all() const;
 
   // Changes by the program (model_copy_changes.cpp).
   struct Item {
@@ -296,11 +341,17 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
 
   // Constant after construction.
   ProcessGroup group_;
+  ProcessGroup local_;                      ///< The ranks of this machine, which number shards.
+  std::vector<std::vector<int>> machines_;  ///< By machine, ranks of the group; empty: one machine.
   std::string name_;
   std::vector<at::Tensor> parameters_;
   std::vector<std::string> names_;
   std::vector<Element> elements_;
   CopyLayout layout_;
+  /// Which rank of a machine averages what: as layout_, but equal on all machines, however many
+  /// ranks they have.
+  CopyLayout averages_;
+  int averaging_ranks_;  ///< The first so many of each machine.
   std::shared_ptr<CopyMemory> memory_;
   bool is_kept_;  ///< The memory is that of an earlier generation.
   SharedMapping log_memory_;
@@ -317,7 +368,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
     /// This rank's part is the average over all ranks, yet to be multiplied by `factor`.
     bool is_averaged = false;
     float factor = 1;
-    double squares = 0;      ///< of that part, when it was averaged
+    std::optional<double> squares = {};  ///< of that part, before it was changed
     std::uint64_t made = 0;  ///< hash of what was made of the averages, or of the sum, since
     /// .grad is a sum that all ranks have; `gradient` is it while ranks hand over and step.
     bool is_sum = false;
@@ -338,6 +389,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   std::uint64_t deciding_ = 0;  ///< The step on which is decided; 0: none is under way.
   bool is_broken_ = false;      ///< A rank was lost: there is no further step.
   std::vector<int> lost_ranks_ = {};
+  std::vector<std::vector<std::int64_t>> words_ = {};  ///< By rank, over several machines.
 
   // Of the step under way.
   static constexpr int kNoShare = -1;
@@ -419,6 +471,8 @@ class CopySteps {
 
  private:
   std::vector<std::shared_ptr<ModelCopy>> copies_;
+  bool has_begun_ = false;
+  bool has_told_ = false;  ///< all machines what this rank decides
   bool is_committed_ = false;
 };
 

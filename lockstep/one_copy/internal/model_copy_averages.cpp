@@ -4,10 +4,10 @@
 #include <cstring>
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/scalar_tensor.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <xxhash.h>
 
@@ -81,8 +81,8 @@ void ModelCopy::average_sources(std::size_t index, std::int64_t begin, std::int6
 void ModelCopy::copy_averages(std::size_t index, std::int64_t begin, std::int64_t elements,
                               std::byte* target) const {
   const std::int64_t bytes = element_bytes_of(index);
-  for (int rank = 0; rank < group_.world_size(); ++rank) {
-    const Part of_rank = layout_.part(index, rank);
+  for (int rank = 0; rank < averaging_ranks_; ++rank) {
+    const Part of_rank = averages_.part(index, rank);
     const std::int64_t first = std::max(begin, of_rank.begin);
     const std::int64_t last = std::min(begin + elements, of_rank.end);
     if (first >= last) continue;
@@ -100,22 +100,39 @@ ModelCopy::Squares ModelCopy::average_in_place(const std::vector<std::size_t>& i
   const c10::NoGradGuard no_grad;
   check_gradients_are_held("norm of ", indices);
   gather_places(indices);
-  const at::Tensor squares = at::zeros({2}, at::kDouble);
-  auto* const sums = squares.mutable_data_ptr<double>();
+  Squares squares;
   for (const std::size_t index : indices) {
     if (!is_reached(index)) continue;
     const Squares of_part = average_part(index);
-    sums[0] += of_part.current;
-    sums[1] += of_part.of_backward;
+    squares.current += of_part.current;
+    squares.of_backward += of_part.of_backward;
   }
   forget_sources();
-  all_reduce_into(group_, squares, squares, {}, {.name = "norm of " + name_});
-  return {.current = sums[0], .of_backward = sums[1]};
+  return add_up_squares(squares);
 }
 
-ModelCopy::Squares ModelCopy::average_part(std::size_t index) {
-  LOCKSTEP_ASSERT(!has_sum(index));
-  // A rank without a gradient has one from now on, as after an all-reduce.
+// In the order of ranks. Other machines have averaged the same.
+ModelCopy::Squares ModelCopy::add_up_squares(const Squares& own) const {
+  const at::Tensor rows = at::empty({group_.world_size(), 2}, at::kDouble);
+  const at::Tensor row = at::empty({2}, at::kDouble);
+  std::ranges::copy(std::array{own.current, own.of_backward}, row.mutable_data_ptr<double>());
+  all_gather_uncompared(group_, rows.view({-1}), row, {.name = "norm of " + name_});
+  Squares all;
+  for (int rank = 0; rank < averaging_ranks_; ++rank) {
+    const auto of_group = is_on_one_machine() ? rank : machines_[0][static_cast<std::size_t>(rank)];
+    const double* const squares = rows.const_data_ptr<double>() + std::ptrdiff_t{2} * of_group;
+    all.current += squares[0];
+    all.of_backward += squares[1];
+  }
+  return all;
+}
+
+ModelCopy::Part ModelCopy::averaged_by(std::size_t index, int local_rank) const {
+  return local_rank < averaging_ranks_ ? averages_.part(index, local_rank) : Part{};
+}
+
+// A rank without a gradient has one from now on, as after an all-reduce.
+std::byte* ModelCopy::own_gradient(std::size_t index) {
   if (!holds_gradient(index)) {
     const at::Tensor& view = views_[index];
     hold_gradient(index,
@@ -123,12 +140,17 @@ ModelCopy::Squares ModelCopy::average_part(std::size_t index) {
                       .as_strided(view.sizes(), view.strides()),
                   held_[index].weight);
   }
+  return static_cast<std::byte*>(held_[index].gradient.mutable_data_ptr());
+}
+
+ModelCopy::Squares ModelCopy::average_part(std::size_t index) {
+  LOCKSTEP_ASSERT(!has_sum(index));
+  std::byte* const gradient = own_gradient(index);
   Held& held = held_[index];
-  auto* const gradient = static_cast<std::byte*>(held.gradient.mutable_data_ptr());
   const Element element = elements_[index];
   const std::int64_t bytes = element_bytes_of(index);
   const std::int64_t chunk = kChunkBytes / bytes;
-  const Part own_part = part(index);
+  const Part own_part = averaged_by(index, local_.rank());
   double squares = 0;
   for (std::int64_t begin = own_part.begin; begin < own_part.end; begin += chunk) {
     const std::int64_t elements = std::min(chunk, own_part.end - begin);
@@ -136,9 +158,9 @@ ModelCopy::Squares ModelCopy::average_part(std::size_t index) {
     if (!held.is_averaged) average_sources(index, begin, elements, target);
     squares += sum_of_squares(element, target, static_cast<std::size_t>(elements));
   }
-  if (!held.is_averaged) held.squares = squares;
+  if (!held.squares) held.squares = squares;
   held.is_averaged = true;
-  return {.current = squares * held.factor * held.factor, .of_backward = held.squares};
+  return {.current = squares * held.factor * held.factor, .of_backward = *held.squares};
 }
 
 void ModelCopy::scale_averages(const std::vector<std::size_t>& indices, float factor) {
@@ -162,7 +184,7 @@ void ModelCopy::clamp_averages(const std::vector<std::size_t>& indices, double m
 at::Tensor ModelCopy::averaged_part(std::size_t index) {
   Held& held = held_[index];
   LOCKSTEP_ASSERT(held.is_averaged);
-  const Part own_part = part(index);
+  const Part own_part = averaged_by(index, local_.rank());
   auto* const first = static_cast<std::byte*>(held.gradient.mutable_data_ptr());
   at::Tensor own = at::from_blob(first + own_part.begin * element_bytes_of(index),
                                  {own_part.size()}, at::TensorOptions(views_[index].scalar_type()));

@@ -111,13 +111,15 @@ std::vector<std::uint64_t> ModelCopy::hashes_of_changes() const {
 void ModelCopy::check_changes() {
   bool any = false;
   for (int rank = 0; rank < group_.world_size(); ++rank) {
-    any = any || log_->record(rank, step_)[0] != 0;
+    any = any || words_of(rank)[0] != 0;
   }
   if (!any) return;
   items_ = items();
+  const auto changes = is_on_one_machine() ? decltype(changes_of_all())() : changes_of_all();
   const std::size_t first = kHeaderWords + stepping_.size();
   const auto change_of = [&](int rank, std::size_t i) {
-    const auto words = log_->record(rank, step_);
+    if (!is_on_one_machine()) return changes[static_cast<std::size_t>(rank)][i];
+    const auto words = words_of(rank);
     return words[0] == 0 ? 0 : words[first + i];
   };
   for (std::size_t i = 0; i < items_.size(); ++i) {

@@ -5,6 +5,7 @@
 
 #include "lockstep/base/internal/check.h"
 #include "lockstep/base/internal/mutex.h"
+#include "lockstep/comm/internal/native_collectives.h"
 #include "lockstep/one_copy/internal/model_copy.h"
 
 namespace lockstep::inline internal {
@@ -23,6 +24,10 @@ CopyRegistry& copy_registry() {
 }
 
 }  // namespace
+
+bool has_shared_copies(const ProcessGroup& group) {
+  return group.shares_memory() || !ranks_by_machine(group).empty();
+}
 
 bool ModelCopy::any() {
   return copy_registry().copies.load(std::memory_order_relaxed) > 0;
@@ -143,6 +148,7 @@ CopySteps::~CopySteps() {
   if (copies_.empty()) return;
   const bool happens =
       is_committed_ || copies_[0]->decide_step(Decision::kVoid) == Decision::kUpdate;
+  if (has_begun_ && !has_told_) copies_[0]->tell_machines(/*refuses=*/true);
   for (const auto& copy : copies_) {
     if (happens) {
       copy->leave_step();
@@ -159,10 +165,13 @@ void CopySteps::begin(const std::vector<at::Tensor>& parameters, std::uint64_t d
     copies_.push_back(copy);
     copy->begin_step(indices, digest, *copies_[0]);
   }
+  has_begun_ = true;
 }
 
 void CopySteps::commit() {
   if (copies_.empty()) return;
+  has_told_ = true;
+  copies_[0]->tell_machines(/*refuses=*/false);
   if (copies_[0]->decide_step(Decision::kUpdate) == Decision::kVoid) {
     copies_[0]->throw_void_step();
   }

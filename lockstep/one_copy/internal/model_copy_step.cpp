@@ -1,6 +1,7 @@
 // A step as a transaction of all ranks.
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
@@ -27,7 +28,7 @@ StepLog::Sizes ModelCopy::log_sizes() const {
     sums += 2 * static_cast<std::uint64_t>((parameter.numel() + kSumElements - 1) / kSumElements);
   }
   const std::uint64_t words = kHeaderWords + parameters_.size() * (1 + 1 + CopyLayout::kStates);
-  return {.ranks = group_.world_size(),
+  return {.ranks = local_.world_size(),
           .record_words = std::max(words, sums),
           .pieces = kElements / CopyLayout::kBlockElements * (1 + CopyLayout::kStates),
           .undo_bytes = kElements * (2 + CopyLayout::kStates * kMostStateBytes)};
@@ -44,6 +45,7 @@ void ModelCopy::begin_step(const std::vector<std::size_t>& indices, std::uint64_
   stepping_ = indices;
   find_changes();
   log_->prepare_undo(layout_.bytes());
+  average_over_machines(indices, digest);
   hand_over(indices, digest);
   deciding_ = step_;
   meet_in_step("step of ");
@@ -57,7 +59,10 @@ void ModelCopy::meet_in_step(const char* what) {
   try {
     meet(what);
   } catch (const Error& error) {
-    const bool is_loss = dynamic_cast<const PeerLost*>(&error) != nullptr;
+    // Over several machines a call that begins later says only that the group has ended.
+    const bool is_loss =
+        dynamic_cast<const PeerLost*>(&error) != nullptr ||
+        (!is_on_one_machine() && dynamic_cast<const CommError*>(&error) != nullptr);
     const Deadline deadline = Deadline::after(is_loss ? kForSurvivors : std::chrono::seconds(0));
     if (log_->await_hand_over(step_, deadline) == Decision::kUpdate) return;
     if (decider_->decide_step(Decision::kVoid) == Decision::kUpdate) return;
@@ -76,7 +81,7 @@ void ModelCopy::add_up(std::span<double> sums) {
   // Nobody decides that it happens before all have met here.
   if (decider_->is_refused()) decider_->throw_void_step();
   std::ranges::fill(sums, 0.0);
-  for (int rank = 0; rank < group_.world_size(); ++rank) {
+  for (int rank = 0; rank < local_.world_size(); ++rank) {
     auto word = log_->record(rank, step_).begin();
     for (double& sum : sums) sum += std::bit_cast<double>(*word++);
   }
@@ -92,8 +97,7 @@ void ModelCopy::refuse_step() noexcept {
   }
 }
 
-void ModelCopy::throw_void_step() const {
-  const int rank = log_->decider();
+void ModelCopy::throw_void_step(int rank) const {
   throw PeerFailed({.operation = "step of " + name_,
                     .group = group_.name(),
                     .own_rank = group_.rank(),
@@ -111,11 +115,15 @@ void ModelCopy::note_loss(const Error& error) {
 }
 
 void ModelCopy::throw_broken() const {
+  std::vector<int> ranks = lost_ranks_;
+  if (ranks.empty()) {
+    for (const int absent : log_->absent_ranks()) ranks.push_back(rank_of(absent));
+  }
   throw PeerLost(
       {.operation = "step of " + name_,
        .group = group_.name(),
        .own_rank = group_.rank(),
-       .ranks = lost_ranks_.empty() ? log_->absent_ranks() : lost_ranks_},
+       .ranks = std::move(ranks)},
       is_torn()
           ? "a rank was lost in an earlier step and may have left parameters half updated; resume "
             "from a snapshot"
@@ -124,8 +132,8 @@ void ModelCopy::throw_broken() const {
 
 void ModelCopy::commit_step() {
   memory_->begin_version();
-  run_.emplace(*log_, step_, group_.rank());
-  publish_changes(group_.rank());
+  run_.emplace(*log_, step_, local_.rank());
+  publish_changes(local_.rank());
 }
 
 void ModelCopy::complete_share() {

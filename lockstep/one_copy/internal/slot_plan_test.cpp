@@ -54,9 +54,8 @@ TEST(SlotPlan, SlotsAreDifferentWhateverRanksHadBefore) {
     EXPECT_GE(*std::ranges::min_element(now), 0);
     EXPECT_LT(*std::ranges::max_element(now), slots);
     for (std::size_t rank = 0; rank < had.size(); ++rank) {
-      const bool is_first =
-          std::find(had.begin(), had.begin() + static_cast<std::ptrdiff_t>(rank), had[rank]) ==
-          had.begin() + static_cast<std::ptrdiff_t>(rank);
+      const bool is_first = std::find(had.begin(), had.begin() + static_cast<std::ptrdiff_t>(rank),
+                                      had[rank]) == had.begin() + static_cast<std::ptrdiff_t>(rank);
       if (had[rank] >= 0 && had[rank] < slots && is_first) {
         EXPECT_EQ(now[rank], had[rank]);
       } else {

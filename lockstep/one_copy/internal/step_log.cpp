@@ -105,8 +105,7 @@ StepLog::Piece* StepLog::pieces(int rank) const {
 }
 
 std::byte* StepLog::undo(int rank) const {
-  return memory_.data() + places_.undo +
-         static_cast<std::uint64_t>(rank) * places_.undo_bytes;
+  return memory_.data() + places_.undo + static_cast<std::uint64_t>(rank) * places_.undo_bytes;
 }
 
 void StepLog::join() {

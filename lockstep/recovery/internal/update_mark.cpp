@@ -106,7 +106,7 @@ std::uint64_t hash_of_all(const std::vector<at::Tensor>& parameters) {
   std::vector<std::uint64_t> hashes;
   for (const at::Tensor& parameter : parameters) {
     const auto [copy, index] = ModelCopy::find(parameter);
-    if (!copy || !copy->is_in_use()) {
+    if (!copy || !copy->is_in_use() || !copy->is_on_one_machine()) {
       hashes.push_back(hash_of(parameter));
       continue;
     }

@@ -313,7 +313,8 @@ void AcceleratorTraining::set_group(const ProcessGroup& group, bool at_boundary)
   regroup_layers(group);
   if (state_.shards_) state_.shards_->set_group();
   if (at_boundary && state_.options_.one_copy_per_machine) prepare_copies();
-  for (const auto& replica : state_.replicas) replica->replicate_over(group, at_boundary);
+  const bool may_share = at_boundary && has_shared_copies(group);
+  for (const auto& replica : state_.replicas) replica->replicate_over(group, may_share);
   if (at_boundary) warn_of_replicas();
   state_.open_sample_log();
   for (std::size_t i = 0; i < state_.loaders.size(); ++i) {
@@ -355,7 +356,7 @@ bool AcceleratorTraining::take_out_of_copies() {
 // Once: where machines have joined.
 void AcceleratorTraining::warn_of_replicas() {
   const ProcessGroup& group = state_.group_;
-  const bool has_copy = group.world_size() == 1 || group.shares_memory();
+  const bool has_copy = group.world_size() == 1 || has_shared_copies(group);
   if (has_copy || !state_.options_.one_copy_per_machine) return;
   if (std::exchange(has_warned_of_replicas_, true) || group.rank() != 0) return;
   log(LogLevel::kWarning,

@@ -160,9 +160,10 @@ bool allows_options(const Plan& plan) {
 bool allows_one_copy(const Plan& plan) {
   const OptionsPlan& options = plan.options;
   if (!options.one_copy_per_machine) return true;
-  if (plan.ranks == 1 || plan.backend != Backend::kShm || plan.joins || plan.is_sharded) {
-    return false;
-  }
+  // Of two ranks over hierarchical each is alone on its machine: replicas.
+  const bool shares_memory =
+      plan.backend == Backend::kShm || (plan.backend == Backend::kHierarchical && plan.ranks > 2);
+  if (plan.ranks == 1 || !shares_memory || plan.joins || plan.is_sharded) return false;
   if (options.hook != HookPlan::kNone || options.exchange_dtype || options.measure_exchange) {
     return false;
   }

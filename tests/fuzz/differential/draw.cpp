@@ -197,6 +197,7 @@ void draw_one_copy(Random& random, Plan& plan) {
   for (ParameterPlan& parameter : changed.parameters) {
     if (parameter.layout == Layout::kSliced) parameter.layout = Layout::kContiguous;
   }
+  if (plan.ranks > 2 && random.chance(40)) changed.backend = Backend::kHierarchical;
   if (is_allowed(changed)) plan = std::move(changed);
 }
 

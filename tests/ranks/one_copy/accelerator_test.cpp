@@ -162,27 +162,27 @@ class AcceleratedOneCopy : public OneCopy {
 };
 
 TEST_F(AcceleratedOneCopy, HasTheBitsOfReplicas) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   expect_bits_of_replicas({});
   expect_bits_of_replicas({.split_batches = true});
   expect_bits_of_replicas({.gradient_accumulation_steps = 3});
 }
 
 TEST_F(AcceleratedOneCopy, InMixedPrecision) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   expect_bits_of_replicas({.precision = Precision::kBFloat16});
   expect_bits_of_replicas({.precision = Precision::kFloat16, .gradient_accumulation_steps = 2});
 }
 
 TEST_F(AcceleratedOneCopy, WithGradientsThatAreClipped) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   expect_bits_of_replicas({}, {.clip_norm = 1e9});
   expect_bits_of_replicas({.gradient_accumulation_steps = 2}, {.clip_value = 1e-3});
   expect_bits_of_replicas({.precision = Precision::kFloat16}, {.clip_value = 1e-3});
 }
 
 TEST_F(AcceleratedOneCopy, LeavesOutStepsThatAreNotFinite) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   for (const Precision precision : {Precision::kFloat32, Precision::kFloat16}) {
     expect_bits_of_replicas({.precision = precision, .non_finite = NonFinite::kSkip},
                             {.bad_step = 3});
@@ -200,7 +200,7 @@ TEST_F(AcceleratedOneCopy, LeavesOutStepsThatAreNotFinite) {
 }
 
 TEST_F(AcceleratedOneCopy, GoesOnFromItsSnapshotsAndFromThoseOfReplicas) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   const FolderOfRanks folder(group_, "one-copy-");
   for (const bool is_sharded : {false, true}) {
     for (const MakeOptimizer& make : {own_adamw(), adam_of_libtorch()}) {
@@ -240,7 +240,7 @@ TEST_F(AcceleratedOneCopy, GoesOnFromItsSnapshotsAndFromThoseOfReplicas) {
 }
 
 TEST_F(AcceleratedOneCopy, IsTheOptionOfPreparedModelsToo) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Accelerator accelerator({.ddp = {.one_copy_per_machine = true}});
   EXPECT_TRUE(accelerator.options().one_copy_per_machine);
   torch::nn::Sequential net = make_wide_net();
@@ -259,7 +259,7 @@ class TrainedOneCopy : public TrainerTest {
 };
 
 TEST_F(TrainedOneCopy, HasTheBitsOfReplicasAndGoesOnFromItsSnapshots) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   const auto fit = [&](Line& task, const TrainerOptions& options) {
     Trainer trainer(options);
     trainer.add(EmaCallback({.decay = 0.5}));
@@ -283,7 +283,7 @@ TEST_F(TrainedOneCopy, HasTheBitsOfReplicasAndGoesOnFromItsSnapshots) {
 }
 
 TEST_F(TrainedOneCopy, ClipsAndLeavesOutSteps) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   for (const auto algorithm : {GradientClipAlgorithm::kNorm, GradientClipAlgorithm::kValue}) {
     Line tasks[2];
     for (const bool one_copy : {false, true}) {

@@ -8,11 +8,17 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/one_copy/internal/model_copy.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "tests/ranks/factors.h"
 #include "tests/ranks/fixture.h"
 
-// Where ranks do not all share memory the option is refused.
+// Where no ranks share memory the option is refused, or has no effect.
+#define NEEDS_COPIES()                                                 \
+  NEEDS_RANKS(2);                                                      \
+  if (!lockstep::has_shared_copies(lockstep::default_process_group())) \
+  GTEST_SKIP() << "needs ranks that share memory"
+// All of them.
 #define NEEDS_SHARED_MEMORY()                             \
   NEEDS_RANKS(2);                                         \
   if (!lockstep::default_process_group().shares_memory()) \

@@ -21,7 +21,7 @@ namespace lockstep::testing {
 namespace {
 
 TEST_F(OneCopy, AccumulatesUnderNoSync) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Model model = model_of(true);
   Model replica = model_of(false);
   AdamW optimizer(model->parameters(), {.lr = 0.1});
@@ -42,7 +42,7 @@ TEST_F(OneCopy, AccumulatesUnderNoSync) {
 }
 
 TEST_F(OneCopy, AveragedGradientsAreThoseOfReplicas) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Model model = model_of(true);
   Model replica = model_of(false);
   AdamW optimizer(model->parameters(), {});
@@ -58,7 +58,7 @@ TEST_F(OneCopy, AveragedGradientsAreThoseOfReplicas) {
 }
 
 TEST_F(OneCopy, GradCannotBeTakenForAnAverage) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Model model = model_of(true);
   const Tensors before = model_of(false).parameters();
   backward(model, 1);
@@ -73,7 +73,7 @@ TEST_F(OneCopy, GradCannotBeTakenForAnAverage) {
 }
 
 TEST_F(OneCopy, GradRefusesWhatWouldChangeNothing) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   const std::function<void(at::Tensor&)> refused[] = {
       [](at::Tensor& gradient) { gradient.mul_(0.5); },
       [](at::Tensor& gradient) { gradient.div_(2); },
@@ -116,7 +116,7 @@ TEST_F(OneCopy, GradRefusesWhatWouldChangeNothing) {
 
 // zero_grad(false) leaves another tensor over the placeholder's memory.
 TEST_F(OneCopy, AnotherCopyOfTheModelForgetsThePlaceholders) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   const Factors module = module_of(kParameterSizes);
   for (int round = 0; round < 2; ++round) {
     Model model(module.ptr(), {.one_copy_per_machine = true});
@@ -128,7 +128,7 @@ TEST_F(OneCopy, AnotherCopyOfTheModelForgetsThePlaceholders) {
 }
 
 TEST_F(OneCopy, AllRanksClipByTheSameValues) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   if (world_size_ == 1) GTEST_SKIP() << "one rank alone";
   Model model = model_of(true);
   AdamW optimizer(model->parameters(), {.lr = 0.1});
@@ -151,7 +151,7 @@ TEST_F(OneCopy, AllRanksClipByTheSameValues) {
 }
 
 TEST_F(OneCopy, GradientsAreGivenUpByZeroGrad) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Model model = model_of(true);
   Model replica = model_of(false);
   AdamW optimizer(model->parameters(), {.lr = 0.1});
@@ -172,7 +172,7 @@ TEST_F(OneCopy, GradientsAreGivenUpByZeroGrad) {
 }
 
 TEST_F(OneCopy, GradientsOfNoSyncAloneAreRefused) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Model model = model_of(true);
   AdamW optimizer(model->parameters(), {});
   train(model, optimizer, 0, 1);
@@ -190,7 +190,7 @@ TEST_F(OneCopy, GradientsOfNoSyncAloneAreRefused) {
 }
 
 TEST_F(OneCopy, ClipsByTheNormOfTheAverages) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Model model = model_of(true);
   Model replica = model_of(false);
   AdamW optimizer(model->parameters(), {.lr = 0.1});
@@ -236,7 +236,7 @@ TEST_F(OneCopy, ClipsByTheNormOfTheAverages) {
 }
 
 TEST_F(OneCopy, OptimizersStepAsIfNothingWasClippedWhereNothingIs) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Model model = model_of(true);
   Model replica = model_of(false);
   AdamW optimizer(model->parameters(), {.lr = 0.1});
@@ -254,7 +254,7 @@ TEST_F(OneCopy, OptimizersStepAsIfNothingWasClippedWhereNothingIs) {
 
 // The memory of a step's gradients is that of the next one's: what a step frees has room for it.
 TEST_F(OneCopy, GradientsAreReusedFromStepToStep) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Model model = model_of(true);
   AdamW optimizer(model->parameters(), {.lr = 0.1});
   const auto place_of = [&](std::int64_t elements) {
@@ -273,7 +273,7 @@ TEST_F(OneCopy, GradientsAreReusedFromStepToStep) {
 
 // Between forward and backward, what has the size of a gradient takes memory of gradients.
 TEST_F(OneCopy, KeptTensorsOfTheSizeOfAGradientLeaveRoomForGradients) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Model model = model_of(true);
   Model replica = model_of(false);
   AdamW optimizer(model->parameters(), {.lr = 0.1});
@@ -289,7 +289,7 @@ TEST_F(OneCopy, KeptTensorsOfTheSizeOfAGradientLeaveRoomForGradients) {
 
 // Rank 2 has none, the others grow with rank and step; in micro-batches each has its own.
 TEST_F(OneCopy, WeightedPassesHaveTheBitsOfReplicas) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   for (const at::ScalarType of_loss : {at::kFloat, at::kBFloat16}) {
     SCOPED_TRACE(c10::toString(of_loss));
     Model model = model_of(true);
@@ -317,7 +317,7 @@ TEST_F(OneCopy, WeightedPassesHaveTheBitsOfReplicas) {
 }
 
 TEST_F(OneCopy, APassOfSomeRanksThatReachesNothingTakesPart) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Model model = model_of(true);
   Model replica = model_of(false);
   SGD optimizer(model->parameters(), {.lr = 0.1});
@@ -338,7 +338,7 @@ TEST_F(OneCopy, APassOfSomeRanksThatReachesNothingTakesPart) {
 
 // A rank that gives its gradients up does not know any more what they weigh.
 TEST_F(OneCopy, GradientsWithWeightsAreGivenUpByAllRanksOrNone) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Model model = model_of(true);
   SGD optimizer(model->parameters(), {.lr = 0.1});
   model.backward(model(factors_of(1)), {.weight = 1.0 + rank_});
@@ -350,7 +350,7 @@ TEST_F(OneCopy, GradientsWithWeightsAreGivenUpByAllRanksOrNone) {
 }
 
 TEST_F(OneCopy, GradientNormIsThatOfTheAverages) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   const auto build = [&](bool one_copy) {
     return Model(module_of(kParameterSizes).ptr(),
                  {.gradient_norm = true, .one_copy_per_machine = one_copy});
@@ -380,7 +380,7 @@ TEST_F(OneCopy, GradientNormIsThatOfTheAverages) {
 }
 
 TEST_F(OneCopy, GradientNormIsThatOfBackwardAlsoAfterClipping) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   const auto norms_of = [&](bool one_copy) {
     Model model(module_of(kParameterSizes).ptr(),
                 {.gradient_norm = true, .one_copy_per_machine = one_copy});
@@ -405,7 +405,7 @@ TEST_F(OneCopy, GradientNormIsThatOfBackwardAlsoAfterClipping) {
 }
 
 TEST_F(OneCopy, ClampsTheAverages) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Model model = model_of(true);
   Model replica = model_of(false);
   AdamW optimizer(model->parameters(), {.lr = 0.1});
@@ -448,7 +448,7 @@ class ScaledOneCopy : public OneCopy {
 };
 
 TEST_F(ScaledOneCopy, HasTheBitsAndScalesOfReplicas) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   for (const double scale : {1024.0, 1000.0}) {
     SCOPED_TRACE(scale);
     const GradScalerOptions options{.init_scale = scale, .growth_interval = 2};
@@ -471,7 +471,7 @@ TEST_F(ScaledOneCopy, HasTheBitsAndScalesOfReplicas) {
 }
 
 TEST_F(ScaledOneCopy, ClipsWhatWasUnscaled) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Scaled shared(true, {.init_scale = 1024});
   Scaled replica(false, {.init_scale = 1024});
   for (int number = 0; number < 4; number += 2) {
@@ -484,7 +484,7 @@ TEST_F(ScaledOneCopy, ClipsWhatWasUnscaled) {
 }
 
 TEST_F(ScaledOneCopy, RefusesWhatItRefusesOfReplicas) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Scaled shared(true, {});
   shared.scaler.scale(shared.model(factors_of(1)));
   EXPECT_SAYS(message_of<UsageError>([&] { shared.scaler.step(shared.optimizer); }),

@@ -26,6 +26,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/env.h"
 #include "lockstep/base/internal/failpoint.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
@@ -42,6 +43,7 @@ using Tensors = std::vector<at::Tensor>;
 using Model = DistributedDataParallel<FactorsImpl>;
 
 constexpr int kMostRanks = 3;
+constexpr int kMostOnMachines = 4;
 constexpr std::uint64_t kSteps = 3;
 // In shares of several chunks, of which one has several parameters.
 const Sizes kSizes = {3, 150'001, 64, 70'000, 1};
@@ -80,7 +82,7 @@ struct Report {
 };
 
 struct Reports {
-  std::array<Report, kMostRanks> by_rank;
+  std::array<Report, kMostOnMachines> by_rank;
   std::atomic<std::uint32_t> ready;
 };
 
@@ -112,11 +114,12 @@ std::uint64_t digest_of(const Tensors& parameters, const torch::optim::Optimizer
 /// One rank of a run.
 class Rank {
  public:
-  Rank(int ranks, int rank, const std::string& meeting, Program program, Report& report)
+  Rank(int ranks, int rank, const std::string& meeting, bool is_on_machines, Program program,
+       Report& report)
       : rank_(rank),
         program_(program),
         report_(report),
-        group_(init_process_group({.backend = "shm",
+        group_(init_process_group({.backend = is_on_machines ? "hierarchical" : "shm",
                                    .init_method = "file://" + meeting,
                                    .rank = rank,
                                    .world_size = ranks})) {
@@ -251,9 +254,10 @@ class Rank {
 
 struct Outcome {
   std::uint64_t completed = 0;
-  std::vector<int> ended;    ///< Ranks that were killed, or failed.
-  bool is_refused = false;   ///< By a peer, that lives.
-  bool was_stopped = false;  ///< A rank that failed in a step could not go on.
+  std::vector<int> ended;           ///< Ranks that were killed, or failed.
+  bool is_refused = false;          ///< By a peer, that lives.
+  bool was_stopped = false;         ///< A rank that failed in a step could not go on.
+  bool are_machines_apart = false;  ///< By a step.
 };
 
 class OneCopyKilled : public ::testing::Test {
@@ -261,17 +265,24 @@ class OneCopyKilled : public ::testing::Test {
   using Faults = std::vector<std::string>;  ///< By rank: a failpoint; empty: none.
 
   static Faults only(int rank, const std::string& fault) {
-    Faults faults(kMostRanks);
+    Faults faults(kMostOnMachines);
     faults[static_cast<std::size_t>(rank)] = fault;
     return faults;
   }
 
-  Outcome run(int ranks, Program program, const Faults& faults = Faults(kMostRanks),
+  Outcome run(int ranks, Program program, const Faults& faults = Faults(kMostOnMachines),
               const std::function<void(const std::vector<pid_t>&)>& meanwhile = {}) {
-    const auto expected = digests(ranks, program);
-    auto* const reports = run_ranks(ranks, program, faults, meanwhile);
+    return run(std::string(static_cast<std::size_t>(ranks), '0'), program, faults, meanwhile);
+  }
+
+  /// `machines`: a digit a rank, equal where ranks share memory.
+  Outcome run(const std::string& machines, Program program, const Faults& faults,
+              const std::function<void(const std::vector<pid_t>&)>& meanwhile = {}) {
+    const auto ranks = static_cast<int>(machines.size());
+    const auto expected = digests(machines, program);
+    auto* const reports = run_ranks(machines, program, faults, meanwhile);
     Outcome outcome;
-    bool is_first = true;
+    std::map<char, std::uint64_t> of_machines;
     for (int rank = 0; rank < ranks; ++rank) {
       const Report& report = reports->by_rank[static_cast<std::size_t>(rank)];
       if (!report.has_ended) {
@@ -280,9 +291,10 @@ class OneCopyKilled : public ::testing::Test {
         continue;
       }
       const std::uint64_t completed = report.completed;
-      if (is_first) outcome.completed = completed;
-      is_first = false;
-      EXPECT_EQ(completed, outcome.completed) << "rank " << rank << " disagrees";
+      const auto of_machine =
+          of_machines.try_emplace(machines[static_cast<std::size_t>(rank)], completed).first;
+      EXPECT_EQ(completed, of_machine->second) << "rank " << rank << " disagrees";
+      outcome.completed = std::max(outcome.completed, completed);
       for (std::uint64_t step = 0; step <= completed; ++step) {
         EXPECT_EQ(report.digests[step], expected[step]) << "rank " << rank << ", step " << step;
       }
@@ -293,10 +305,14 @@ class OneCopyKilled : public ::testing::Test {
       }
       outcome.is_refused = outcome.is_refused || report.is_peer_failed;
     }
-    EXPECT_FALSE(is_first) << "no rank has survived";
+    EXPECT_FALSE(of_machines.empty()) << "no rank has survived";
+    for (const auto& [machine, completed] : of_machines) {
+      EXPECT_LE(outcome.completed, completed + 1) << "machine " << machine;
+      if (completed < outcome.completed) outcome.are_machines_apart = true;
+    }
     for (int rank = 0; rank < ranks; ++rank) {
       const Report& report = reports->by_rank[static_cast<std::size_t>(rank)];
-      if (!report.has_ended || outcome.completed == kSteps) continue;
+      if (!report.has_ended || report.completed == kSteps) continue;
       const int lost = report.lost_rank;
       EXPECT_TRUE(std::ranges::find(outcome.ended, lost) != outcome.ended.end())
           << "rank " << rank << " named rank " << lost;
@@ -309,17 +325,18 @@ class OneCopyKilled : public ::testing::Test {
   using Digests = std::array<std::uint64_t, kSteps + 1>;
 
   // What the steps make of a model where no rank is killed.
-  static Digests digests(int ranks, Program program) {
-    static std::map<std::pair<int, Program>, Digests> known;
+  static Digests digests(const std::string& machines, Program program) {
+    const auto ranks = static_cast<int>(machines.size());
+    static std::map<std::pair<std::string, Program>, Digests> known;
     // The state is spoiled before a step that does not happen on all ranks.
     if (program == Program::kWrongState || program == Program::kRefused) {
       program = Program::kAdamW;
     }
     if (program == Program::kWrongStateOfLamb) program = Program::kLamb;
     if (program == Program::kWrongStateOfOrdinary) program = Program::kLambAfterOrdinary;
-    const auto [found, is_new] = known.try_emplace({ranks, program});
+    const auto [found, is_new] = known.try_emplace({machines, program});
     if (!is_new) return found->second;
-    auto* const reports = run_ranks(ranks, program, Faults(kMostRanks), {});
+    auto* const reports = run_ranks(machines, program, Faults(kMostOnMachines), {});
     for (int rank = 0; rank < ranks; ++rank) {
       const Report& report = reports->by_rank[static_cast<std::size_t>(rank)];
       EXPECT_EQ(report.completed, kSteps);
@@ -335,8 +352,9 @@ class OneCopyKilled : public ::testing::Test {
     return found->second;
   }
 
-  static Reports* run_ranks(int ranks, Program program, const Faults& faults,
+  static Reports* run_ranks(const std::string& machines, Program program, const Faults& faults,
                             const std::function<void(const std::vector<pid_t>&)>& meanwhile) {
+    const auto ranks = static_cast<int>(machines.size());
     const TemporaryDirectory folder(temporary_folder(), "one-copy-");
     auto* const reports = static_cast<Reports*>(::mmap(
         nullptr, sizeof(Reports), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
@@ -344,7 +362,7 @@ class OneCopyKilled : public ::testing::Test {
     for (int rank = 0; rank < ranks; ++rank) {
       processes.push_back(::fork());
       if (processes.back() == 0) {
-        run_rank(ranks, rank, folder.path() / "meeting", program,
+        run_rank(machines, rank, folder.path() / "meeting", program,
                  faults[static_cast<std::size_t>(rank)], *reports);
       }
     }
@@ -356,13 +374,18 @@ class OneCopyKilled : public ::testing::Test {
     return reports;
   }
 
-  [[noreturn]] static void run_rank(int ranks, int rank, const std::string& meeting,
-                                    Program program, const std::string& fault, Reports& reports) {
+  [[noreturn]] static void run_rank(const std::string& machines, int rank,
+                                    const std::string& meeting, Program program,
+                                    const std::string& fault, Reports& reports) {
     // What failpoints print.
     ::dup2(::open("/dev/null", O_WRONLY | O_CLOEXEC), STDERR_FILENO);
     try {
       at::set_num_threads(1);
-      Rank one(ranks, rank, meeting, program, reports.by_rank[static_cast<std::size_t>(rank)]);
+      const auto place = static_cast<std::size_t>(rank);
+      const bool is_on_machines = machines.find_first_not_of(machines[0]) != std::string::npos;
+      ::setenv(env::kMemoryDomain.name, machines.substr(place, 1).c_str(), 1);
+      Rank one(static_cast<int>(machines.size()), rank, meeting, is_on_machines, program,
+               reports.by_rank[place]);
 #if defined(LOCKSTEP_FAILPOINTS)
       arm_failpoints(fault);
 #else
@@ -389,7 +412,7 @@ TEST_F(OneCopyKilled, AtAnyInstantLeavesWholeSteps) {
     const auto spin = std::chrono::microseconds(random() % 30'000);
     const auto victim = static_cast<std::size_t>(random()) % static_cast<std::size_t>(ranks);
     const Outcome outcome =
-        run(ranks, program, Faults(kMostRanks), [&](const std::vector<pid_t>& processes) {
+        run(ranks, program, Faults(kMostOnMachines), [&](const std::vector<pid_t>& processes) {
           const auto begin = std::chrono::steady_clock::now();
           while (std::chrono::steady_clock::now() - begin < spin) {
           }
@@ -398,6 +421,38 @@ TEST_F(OneCopyKilled, AtAnyInstantLeavesWholeSteps) {
     if (outcome.completed < kSteps) ++killed_in_steps;
   }
   EXPECT_GT(killed_in_steps, kRuns / 10);
+}
+
+TEST_F(OneCopyKilled, OnSeveralMachinesAtAnyInstantToo) {
+  constexpr int kRuns = 12;
+  constexpr std::uint64_t kSeed = 26;
+  std::mt19937_64 random(kSeed);
+  for (int number = 0; number < kRuns; ++number) {
+    SCOPED_TRACE(concat("seed ", kSeed, ", run ", number));
+    const std::string machines = number % 3 == 0 ? "0011" : number % 3 == 1 ? "001" : "0101";
+    const auto program = static_cast<Program>(number % 6);
+    const auto spin = std::chrono::microseconds(random() % 60'000);
+    const auto victim = static_cast<std::size_t>(random()) % machines.size();
+    run(machines, program, Faults(kMostOnMachines), [&](const std::vector<pid_t>& processes) {
+      const auto begin = std::chrono::steady_clock::now();
+      while (std::chrono::steady_clock::now() - begin < spin) {
+      }
+      ::kill(processes[victim], SIGKILL);
+    });
+  }
+}
+
+// Also on machines of which no rank refuses it.
+TEST_F(OneCopyKilled, AnErrorOfOneRankIsNoStepOfAnyMachine) {
+  for (const std::string machines : {"001", "011", "0011"}) {
+    for (const Program program : {Program::kWrongState, Program::kWrongStateOfLamb}) {
+      SCOPED_TRACE(concat(machines, ", program ", static_cast<int>(program)));
+      const Outcome outcome = run(machines, program, Faults(kMostOnMachines));
+      EXPECT_EQ(outcome.ended, std::vector{1});
+      EXPECT_EQ(outcome.completed, 1u);
+      EXPECT_TRUE(outcome.is_refused);
+    }
+  }
 }
 
 // The peers make the step without the rank that refuses it, or none makes it.
@@ -544,6 +599,29 @@ TEST_F(OneCopyKilled, WhileItFinishesAnothersShareLeavesTheRestToTheThird) {
         faults[static_cast<std::size_t>(finisher)] = second;
         EXPECT_EQ(run(3, Program::kAdamW, faults).completed, 1u);
       }
+    }
+  }
+}
+
+// A rank hands over twice in a step: its own gradients, and what the machines have added up.
+TEST_F(OneCopyKilled, OnSeveralMachinesFinishesTheStepInFlight) {
+  struct Case {
+    const char* failpoint;
+    std::uint64_t completed;
+    bool are_machines_apart;
+  };
+  const Case cases[] = {{"update.begin:3:kill", 1, false},    {"update.handed:3:kill", 1, false},
+                        {"update.begin:4:kill", 2, true},     {"update.handed:4:kill", 2, false},
+                        {"update.prepared:2:kill", 2, false}, {"update.kept:9:kill", 1, false},
+                        {"update.complete:2:kill", 2, false}};
+  for (const auto& [machines, victim] :
+       {std::pair<std::string, int>{"0011", 1}, {"0011", 2}, {"001", 0}}) {
+    for (const auto& [failpoint, completed, are_apart] : cases) {
+      SCOPED_TRACE(concat(machines, ", rank ", victim, " at ", failpoint));
+      const Outcome outcome = run(machines, Program::kAdamW, only(victim, failpoint));
+      EXPECT_EQ(outcome.ended, std::vector{victim});
+      EXPECT_EQ(outcome.completed, completed);
+      EXPECT_EQ(outcome.are_machines_apart, are_apart);
     }
   }
 }

@@ -21,7 +21,7 @@ namespace lockstep::testing {
 namespace {
 
 TEST_F(OneCopy, HasTheBitsOfReplicasWithAnyOptimizer) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   expect_bits_of_replicas<SGD>(SGDOptions{.lr = 0.1});
   expect_bits_of_replicas<SGD>(SGDOptions{.lr = 0.1, .momentum = 0.9, .nesterov = true});
   expect_bits_of_replicas<Adam>(AdamOptions{.lr = 0.1, .weight_decay = 0.1, .amsgrad = true});
@@ -38,7 +38,7 @@ TEST_F(OneCopy, HasTheBitsOfReplicasWithAnyOptimizer) {
 }
 
 TEST_F(OneCopy, HasTheBitsOfReplicasInAnyDtype) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   for (const auto dtype : {at::kDouble, at::kBFloat16, at::kHalf}) {
     expect_bits_of_replicas<AdamW>(AdamWOptions{.lr = 0.1}, dtype);
     expect_bits_of_replicas<SGD>(SGDOptions{.lr = 0.1, .momentum = 0.9}, dtype);
@@ -50,7 +50,7 @@ TEST_F(OneCopy, HasTheBitsOfReplicasInAnyDtype) {
 }
 
 TEST_F(OneCopy, OfDtypesStridesAndGroupsOfAllKinds) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   const auto build = [&](bool one_copy) {
     Factors module = module_of(kParameterSizes);
     module->factors[0].set_data(module->factors[0].to(at::kDouble));
@@ -91,7 +91,7 @@ TEST_F(OneCopy, OfDtypesStridesAndGroupsOfAllKinds) {
 
 // Parts of a parameter would be updated in different ways, and no comparison of ranks would see it.
 TEST_F(OneCopy, OptimizersThatDifferAreAnErrorOnAllRanks) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Model model = model_of(true);
   Model replica = model_of(false);
   const auto refused = [&](auto& optimizer) {
@@ -118,7 +118,7 @@ TEST_F(OneCopy, OptimizersThatDifferAreAnErrorOnAllRanks) {
 }
 
 TEST_F(OneCopy, TakesWeightsOfOtherStrides) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   const auto make = [&] {
     torch::nn::Linear module(300, 300);
     const at::NoGradGuard no_grad;
@@ -148,7 +148,7 @@ TEST_F(OneCopy, TakesWeightsOfOtherStrides) {
 
 // Changes of all ranks, in each way that there is.
 TEST_F(OneCopy, ChangesOfAllRanksCount) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Model model = model_of(true);
   Model replica = model_of(false);
   AdamW optimizer(model->parameters(), {.lr = 0.1});
@@ -193,7 +193,7 @@ TEST_F(OneCopy, ChangesOfAllRanksCount) {
 }
 
 TEST_F(OneCopy, AChangeOfSomeRanksIsAnErrorOnAllUntilItIsUndone) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Model model = model_of(true);
   Model replica = model_of(false);
   AdamW optimizer(model->parameters(), {.lr = 0.1});
@@ -217,7 +217,7 @@ TEST_F(OneCopy, AChangeOfSomeRanksIsAnErrorOnAllUntilItIsUndone) {
 }
 
 TEST_F(OneCopy, ChangesStayWithTheRankUntilTheStep) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Model model = model_of(true, {5, 150'001});
   AdamW optimizer(model->parameters(), {.lr = 0.1});
   ExponentialMovingAverage average(*model);
@@ -253,7 +253,7 @@ double anonymous_memory() {
 
 // In blocks that malloc would keep: a rank's own parameters are gone when the copy is there.
 TEST_F(OneCopy, GivesBackTheMemoryOfOwnParameters) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   constexpr double kMegabytes = 64;
   const Sizes sizes(64, (std::int64_t{1} << 20) / 4);
   release_freed_memory();
@@ -266,7 +266,7 @@ TEST_F(OneCopy, GivesBackTheMemoryOfOwnParameters) {
 #endif
 
 TEST_F(OneCopy, ParametersOutliveTheWrapper) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Factors module = module_of(kParameterSizes);
   Factors plain = module_of(kParameterSizes);
   auto model = std::make_unique<Model>(
@@ -299,7 +299,7 @@ TEST_F(OneCopy, ParametersOutliveTheWrapper) {
 }
 
 TEST_F(OneCopy, TwoModelsAndTwoOptimizers) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Model first = model_of(true);
   Model second = model_of(true);
   Model first_replica = model_of(false);
@@ -332,7 +332,7 @@ TEST_F(OneCopy, TwoModelsAndTwoOptimizers) {
 }
 
 TEST_F(OneCopy, AnotherOptimizerTakesTheStateOver) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Model model = model_of(true);
   Model replica = model_of(false);
   AdamW optimizer(model->parameters(), {.lr = 0.1});
@@ -351,7 +351,7 @@ TEST_F(OneCopy, AnotherOptimizerTakesTheStateOver) {
 }
 
 TEST_F(OneCopy, OfOneTensorUnderTwoNames) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   const auto build = [&](bool one_copy) {
     Factors module = module_of({150'001, 7});
     module->register_parameter("again", module->factors[0]);
@@ -374,7 +374,7 @@ TEST_F(OneCopy, OfOneTensorUnderTwoNames) {
 }
 
 TEST_F(OneCopy, RefusesWhatItDoesNotSupport) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   const auto refusal = [&](DistributedDataParallelOptions options) {
     options.one_copy_per_machine = true;
     return message_of<UsageError>([&] { Model(module_of({3}).ptr(), options); });

@@ -55,7 +55,7 @@ class LibTorchOneCopy : public OneCopy {
 };
 
 TEST_F(LibTorchOneCopy, HasTheBitsOfReplicas) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
     SCOPED_TRACE(c10::toString(dtype));
     for (std::size_t kind = 0; const MakeOptimizer& make : all_kinds()) {
@@ -81,7 +81,7 @@ TEST_F(LibTorchOneCopy, HasTheBitsOfReplicas) {
 }
 
 TEST_F(LibTorchOneCopy, ContinuesFromAStateDict) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   for (std::size_t kind = 0; const MakeOptimizer& make : all_kinds()) {
     SCOPED_TRACE(kind++);
     Model model = model_of(true);
@@ -104,7 +104,7 @@ TEST_F(LibTorchOneCopy, ContinuesFromAStateDict) {
 }
 
 TEST_F(LibTorchOneCopy, OfStridesGroupsAndOrdinaryParameters) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   const auto build = [&](bool one_copy) {
     Factors module = module_of(kParameterSizes);
     module->factors[7].set_data(
@@ -142,7 +142,7 @@ TEST_F(LibTorchOneCopy, OfStridesGroupsAndOrdinaryParameters) {
 }
 
 TEST_F(LibTorchOneCopy, ClipsAndUnscales) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Model model = model_of(true);
   Model replica = model_of(false);
   const auto run = [&](Model& of) {
@@ -163,7 +163,7 @@ TEST_F(LibTorchOneCopy, ClipsAndUnscales) {
 }
 
 TEST_F(LibTorchOneCopy, OrdinaryParametersMayHaveOtherStepsOnEachRank) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   const auto run = [&](Model& model, const MakeOptimizer& make) {
     Tensors parameters = model->parameters();
     const at::Tensor own = at::ones({3}).requires_grad_();
@@ -187,7 +187,7 @@ TEST_F(LibTorchOneCopy, OrdinaryParametersMayHaveOtherStepsOnEachRank) {
 }
 
 TEST_F(LibTorchOneCopy, AStepCountsAsAChangeOfParameters) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Model model = model_of(true);
   torch::optim::SGD optimizer(model->parameters(), 0.1);
   const at::Tensor& parameter = model->factors[3];
@@ -197,7 +197,7 @@ TEST_F(LibTorchOneCopy, AStepCountsAsAChangeOfParameters) {
 }
 
 TEST_F(LibTorchOneCopy, AnOptimizerWhoseStepIsRefusedKeepsItsParametersAndState) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Model model = model_of(true);
   torch::optim::Adam first(model->parameters(), 0.1);
   torch::optim::Adam second(model->parameters(), 0.1);
@@ -216,7 +216,7 @@ TEST_F(LibTorchOneCopy, AnOptimizerWhoseStepIsRefusedKeepsItsParametersAndState)
 }
 
 TEST_F(LibTorchOneCopy, RefusesOptimizersThatNeedWholeParameters) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   struct ByNorm : torch::optim::SGD {
     using SGD::SGD;
   };

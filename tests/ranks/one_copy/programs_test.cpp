@@ -48,7 +48,7 @@ class OneCopyPrograms : public OneCopy {
 };
 
 TEST_F(OneCopyPrograms, FrozenOrConvertedParametersAreRefused) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Pair pair;
   train(pair, 0);
   const auto refused = [&] {
@@ -63,7 +63,7 @@ TEST_F(OneCopyPrograms, FrozenOrConvertedParametersAreRefused) {
 }
 
 TEST_F(OneCopyPrograms, HooksChangeGradients) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Pair pair;
   for (Linear* const one : {&pair.model, &pair.replica}) {
     one->module()->weight.register_hook([](const at::Tensor& gradient) { return gradient / 3; });
@@ -72,7 +72,7 @@ TEST_F(OneCopyPrograms, HooksChangeGradients) {
 }
 
 TEST_F(OneCopyPrograms, AClonedModuleIsAnother) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Pair pair;
   train(pair, 0);
   const auto clone = std::dynamic_pointer_cast<torch::nn::LinearImpl>(pair.model->clone());
@@ -88,7 +88,7 @@ TEST_F(OneCopyPrograms, AClonedModuleIsAnother) {
 }
 
 TEST_F(OneCopyPrograms, DataParallelEvaluatesIt) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Pair pair;
   train(pair, 0);
   const at::NoGradGuard no_grad;

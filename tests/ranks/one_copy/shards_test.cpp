@@ -110,7 +110,7 @@ class OneCopyOfShards : public OneCopy {
 };
 
 TEST_F(OneCopyOfShards, HasTheBitsOfReplicas) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   expect_bits_of_replicas({}, with<AdamW>(AdamWOptions{.lr = 0.02, .amsgrad = true}));
   expect_bits_of_replicas({}, with<SGD>(SGDOptions{.lr = 0.002, .momentum = 0.5}));
   expect_bits_of_replicas({}, with<LAMB>(LAMBOptions{.lr = 0.02}));
@@ -118,7 +118,7 @@ TEST_F(OneCopyOfShards, HasTheBitsOfReplicas) {
 }
 
 TEST_F(OneCopyOfShards, ClipsByTheNormOfReplicas) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   const MakeOptimizer adamw = with<AdamW>(AdamWOptions{.lr = 0.02});
   expect_bits_of_replicas({}, adamw, {.clip_norm = 1e-2});
   expect_bits_of_replicas({}, adamw, {.clip_norm = 1e-2, .norm_type = 1});
@@ -126,7 +126,7 @@ TEST_F(OneCopyOfShards, ClipsByTheNormOfReplicas) {
 }
 
 TEST_F(OneCopyOfShards, InMixedPrecision) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   const MakeOptimizer adamw = with<AdamW>(AdamWOptions{.lr = 0.02});
   expect_bits_of_replicas({.precision = Precision::kFloat16}, adamw, {.clip_norm = 1e-2});
   expect_bits_of_replicas({.precision = Precision::kBFloat16},
@@ -134,7 +134,7 @@ TEST_F(OneCopyOfShards, InMixedPrecision) {
 }
 
 TEST_F(OneCopyOfShards, LeavesOutStepsThatAreNotFinite) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   const MakeOptimizer adamw = with<AdamW>(AdamWOptions{.lr = 0.02});
   for (const Precision precision : {Precision::kFloat32, Precision::kFloat16}) {
     expect_bits_of_replicas({.precision = precision, .non_finite = NonFinite::kSkip}, adamw,
@@ -173,7 +173,7 @@ class LoopOfOneCopy : public OneCopyOfShards {
 };
 
 TEST_F(LoopOfOneCopy, HasTheSumInItsGradients) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Loop loop(group_, true);
   Loop replicas(group_, false);
   for (std::int64_t step = 0; step < 3; ++step) {
@@ -201,7 +201,7 @@ TEST_F(LoopOfOneCopy, HasTheSumInItsGradients) {
 }
 
 TEST_F(LoopOfOneCopy, AGradientBehindTheSumIsRefused) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Loop loop(group_, true);
   loop.sum_gradients(0);
   loop.model->parameters()[1].sum().backward();
@@ -210,7 +210,7 @@ TEST_F(LoopOfOneCopy, AGradientBehindTheSumIsRefused) {
 }
 
 TEST_F(LoopOfOneCopy, ASumThatOneRankHasGivenUpIsRefusedOnAll) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Loop loop(group_, true);
   loop.sum_gradients(0);
   if (rank_ == 1) loop.model->parameters()[1].mutable_grad().reset();
@@ -222,7 +222,7 @@ TEST_F(LoopOfOneCopy, ASumThatOneRankHasGivenUpIsRefusedOnAll) {
 }
 
 TEST_F(LoopOfOneCopy, ASumThatRanksChangeByOtherValuesIsRefusedOnAll) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Loop loop(group_, true);
   const std::function<void(at::Tensor&)> changes[] = {
       [&](at::Tensor& sum) { sum.mul_(rank_ == 0 ? 0.5 : 0.25); },
@@ -243,7 +243,7 @@ TEST_F(LoopOfOneCopy, ASumThatRanksChangeByOtherValuesIsRefusedOnAll) {
 }
 
 TEST_F(LoopOfOneCopy, AGradientOfAnotherShapeIsRefused) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Loop loop(group_, true);
   loop.sum_gradients(0);
   loop.model->parameters()[0].mutable_grad() = loop.model->parameters()[0].grad().to_sparse();
@@ -251,7 +251,7 @@ TEST_F(LoopOfOneCopy, AGradientOfAnotherShapeIsRefused) {
 }
 
 TEST_F(LoopOfOneCopy, WithoutShardsRanksAverageAgain) {
-  NEEDS_SHARED_MEMORY();
+  NEEDS_COPIES();
   Tensors ends[2];
   for (const bool one_copy : {true, false}) {
     DistributedDataParallel<torch::nn::SequentialImpl> model(

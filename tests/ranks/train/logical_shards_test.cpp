@@ -15,6 +15,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/data/epoch_plan.h"
 #include "lockstep/data/internal/shard_plan.h"
+#include "lockstep/one_copy/internal/model_copy.h"
 #include "lockstep/train/internal/exact_sum.h"
 #include "lockstep/train/trainer.h"
 #include "tests/ranks/sharded_run.h"
@@ -24,7 +25,7 @@ namespace {
 
 class LogicalShardsTest : public AcceleratorTest {
  protected:
-  bool may_have_one_copy() const { return world_size_ > 1 && group_.shares_memory(); }
+  bool may_have_one_copy() const { return world_size_ > 1 && has_shared_copies(group_); }
 };
 
 // Parameters as programs have them: of other dtypes and strides, without elements, frozen, used

@@ -97,6 +97,7 @@ class NativeHierarchical final : public C10dBackend {
       : C10dBackend(backend), backend_(*backend) {}
 
   bool is_busy() override { return backend_.is_busy(); }
+  SeveralMachines* several_machines() override { return &backend_; }
 
   WorkPtr send(const Tensor& tensor, int target, int tag, const CallTerms& terms) override {
     return backend_.send(tensor, target, tag, terms);
@@ -330,6 +331,15 @@ HierarchicalBackend::WorkPtr HierarchicalBackend::alltoall_base(
 
 HierarchicalBackend::WorkPtr HierarchicalBackend::barrier(const c10d::BarrierOptions& options) {
   return part_work(flat().barrier(options));
+}
+
+HierarchicalBackend::WorkPtr HierarchicalBackend::barrier_of_machine(const CallTerms& terms) {
+  return start("barrier", hierarchical::machine_barrier_pieces(), {}, terms.timeout);
+}
+
+HierarchicalBackend::WorkPtr HierarchicalBackend::sum_over_machines(const at::Tensor& tensor,
+                                                                    const CallTerms& terms) {
+  return start("all_reduce", hierarchical::sum_pieces(site_, tensor), {tensor}, terms.timeout);
 }
 
 std::shared_ptr<NativeBackend> make_hierarchical_backend(const BackendConfig& config) {

@@ -25,7 +25,7 @@ namespace lockstep::inline internal {
 /// Threads: any.
 /// Lifetime: tensors from allocateTensor may outlive the backend.
 /// Errors: as hierarchical::Pipeline; UsageError for tensors that it does not support.
-class HierarchicalBackend final : public c10d::Backend {
+class HierarchicalBackend final : public c10d::Backend, public SeveralMachines {
  public:
   using Tensors = std::vector<at::Tensor>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -84,6 +84,12 @@ class HierarchicalBackend final : public c10d::Backend {
                         std::vector<std::int64_t>& input_splits,
                         const c10d::AllToAllOptions& options) override;
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
+
+  const std::vector<std::vector<int>>& ranks_by_machine() const override {
+    return parts_.machines.ranks;
+  }
+  WorkPtr barrier_of_machine(const CallTerms& terms) override;
+  WorkPtr sum_over_machines(const at::Tensor& tensor, const CallTerms& terms) override;
 
  private:
   WorkPtr start(const char* name, hierarchical::Pieces pieces, Tensors tensors,

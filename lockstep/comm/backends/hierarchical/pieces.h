@@ -38,6 +38,12 @@ std::vector<shm::Range> piece_ranges(std::uint64_t bytes, int chunks = 1);
 /// copies the shares to all local ranks.
 Pieces all_reduce_pieces(const Site& site, const at::Tensor& tensor, ReduceOp op);
 
+/// The same without the steps within the machine: sums what the ranks of one local index have.
+Pieces sum_pieces(const Site& site, const at::Tensor& tensor);
+
+/// The ranks of a machine meet.
+Pieces machine_barrier_pieces();
+
 /// The source's machine broadcasts, and the ranks of one local index broadcast their shares. On the
 /// other machines an all-gather copies the shares to all local ranks.
 Pieces broadcast_pieces(const Site& site, const at::Tensor& tensor, int source);
