@@ -39,6 +39,9 @@ int run_program(int argc, char** argv);
 namespace save_faults {
 int run_program(int argc, char** argv);
 }
+namespace save_stalls {
+int run_program(int argc, char** argv);
+}
 namespace small_steps {
 int run_program(int argc, char** argv);
 }
@@ -67,6 +70,7 @@ int main(int argc, char** argv) {
       {"rpc_calls", bench::rpc_calls::run_program},
       {"same_bits", bench::same_bits::run_program},
       {"save_faults", bench::save_faults::run_program},
+      {"save_stalls", bench::save_stalls::run_program},
       {"small_steps", bench::small_steps::run_program},
       {"step_worker", bench::step_worker::run_program},
       {"trainer_cost", bench::trainer_cost::run_program},

@@ -17,6 +17,7 @@
 #include "lockstep/os/process/background_task.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/internal/random_state.h"
+#include "lockstep/snapshot/internal/saved_file.h"
 #include "lockstep/snapshot/internal/snapshot_list.h"
 #include "lockstep/snapshot/internal/snapshot_outline.h"
 #include "lockstep/snapshot/internal/state_copy.h"
@@ -172,25 +173,22 @@ void SnapshotDirectory::save(const torch::nn::Module& module,
 }
 
 void SnapshotDirectory::write_file(const SnapshotName& name, const c10::IValue& value) {
-  write(value, [this, name](const c10::IValue& written_value, const std::stop_token&) {
+  write(value, [this, name](const TakenState& state, const std::stop_token&) {
     make_snapshot_directory(path_);
-    lockstep::save(path_ / name.file_name(), written_value);
+    save_file(path_ / name.file_name(), state.tree, {}, state.gather);
     failpoint("save.written");
     written(name);
   });
 }
 
-void SnapshotDirectory::write(
-    const c10::IValue& value,
-    const std::function<void(const c10::IValue&, const std::stop_token&)>& action) {
+void SnapshotDirectory::write(const c10::IValue& value, const WriteState& action) {
   if (!asynchronous_) {
-    action(value, std::stop_token());
+    action({.tree = value}, std::stop_token());
     return;
   }
   writing_->wait();  // The one before, whose memory the copy takes.
-  writing_->start([action, copy = copy_->take(writable_value(value))](const std::stop_token& stop) {
-    action(copy, stop);
-  });
+  writing_->start([action, state = copy_->take(writable_value(value))](
+                      const std::stop_token& stop) { action(state, stop); });
 }
 
 void SnapshotDirectory::written(const SnapshotName& name) {

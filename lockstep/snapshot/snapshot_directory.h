@@ -31,6 +31,7 @@ class BackgroundTask;
 class DirectoryLock;
 class GatheredState;
 class StateCopy;
+struct TakenState;
 enum class StatePlacement : int;
 }  // namespace internal
 
@@ -39,8 +40,9 @@ struct SnapshotDirectoryOptions {
   /// Number of complete snapshots to keep; at least 2, so that one may be damaged.
   int keep_last = 2;
   /// save() copies the state to CPU memory and returns; a thread writes the copy while training
-  /// continues. There is at most one copy, which is reused: a save waits for the one before. Call
-  /// wait() before the program ends.
+  /// continues. There is at most one copy, which is reused: a save waits for the one before. With
+  /// one copy per machine save() does not copy parameters and optimizer state: steps keep what they
+  /// overwrite until it is written. Call wait() before the program ends.
   bool asynchronous = false;
   /// Each rank writes a shard of the tensors, and of a ShardedOptimizer its own state, into the
   /// snapshot's directory; rank 0 completes it with a manifest. Any number of ranks can load it,
@@ -174,9 +176,10 @@ class SnapshotDirectory {
                     const internal::GatheredState* gathered);
   /// Throws on all ranks if the last asynchronous save failed on any.
   void agree_on_writes();
-  /// Runs the action here, or in the background on a copy of `value`.
-  void write(const c10::IValue& value,
-             const std::function<void(const c10::IValue&, const std::stop_token&)>& action);
+  /// Writes a state, whose absent tensors it gathers while it writes.
+  using WriteState = std::function<void(const internal::TakenState&, const std::stop_token&)>;
+  /// Runs the action here, or in the background on what `value` is now.
+  void write(const c10::IValue& value, const WriteState& action);
   void written(const SnapshotName& name);
 
   std::filesystem::path path_;

@@ -64,6 +64,8 @@ inline constexpr std::array kFailpoints = {
     FailpointInfo{"update.begin"},
     FailpointInfo{"update.handed"},
     FailpointInfo{"update.prepared"},
+    FailpointInfo{"update.copied"},
+    FailpointInfo{"update.marked"},
     FailpointInfo{"update.kept"},
     FailpointInfo{"update.begun"},
     FailpointInfo{"update.written"},

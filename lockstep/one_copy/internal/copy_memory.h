@@ -12,8 +12,11 @@
 #include <c10/core/ScalarType.h>
 #include <c10/core/TensorImpl.h>
 
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/one_copy/internal/copy_layout.h"
 #include "lockstep/one_copy/internal/gradient_slots.h"
+#include "lockstep/one_copy/internal/past_values.h"
+#include "lockstep/os/memory/frozen_memory.h"
 #include "lockstep/os/memory/memory_file.h"
 #include "lockstep/os/memory/private_mapping.h"
 
@@ -22,10 +25,11 @@ namespace lockstep::inline internal {
 /// The memory file with parameters and optimizer state of one model, as this process maps it:
 /// shared, for updating a rank's shard, and copied on write, for the program; and the ranks'
 /// gradients. No rank owns it: ranks of a later generation continue with it (KeptMemory).
-/// Threads: any for mappings, else one at a time.
+/// A save can freeze it between two steps: then steps keep what they overwrite until it is saved.
+/// Threads: any for mappings, and for what freeze() returns; else one at a time.
 /// Lifetime: tensors in it keep it alive; the file exists while any process has it.
 /// Errors: SystemError.
-class CopyMemory {
+class CopyMemory : public FreezableMemory, public std::enable_shared_from_this<CopyMemory> {
  public:
   /// By parameter: dtype of each state in the memory.
   using StateTypes = std::vector<std::array<std::optional<c10::ScalarType>, CopyLayout::kStates>>;
@@ -34,22 +38,25 @@ class CopyMemory {
   struct Files {
     UniqueFd data;
     UniqueFd gradients;
+    UniqueFd past;
   };
+  static constexpr std::size_t kFiles = 3;
   static Files make_files(const std::string& name, std::uint64_t data_bytes);
   /// `version`: that of the state that this rank regards as its own.
   static std::shared_ptr<CopyMemory> map(Files files, StateTypes types, std::uint64_t version);
   /// The memory whose copy-on-write mapping contains this address; null: none.
   static std::shared_ptr<CopyMemory> find(const void* address);
-  CopyMemory(const CopyMemory&) = delete;
-  CopyMemory& operator=(const CopyMemory&) = delete;
-  ~CopyMemory();
+  ~CopyMemory() override;
 
   const SharedMapping& shared() const { return shared_; }
   const PrivateMapping& own() const { return own_; }
   std::uint64_t data_bytes() const { return shared_.bytes() - kHeadBytes; }
   GradientSlots& gradients() { return gradients_; }
+  /// Gives the ranks of the group their slots. Collective.
+  /// Errors: as GradientSlots::assign().
+  void assign_slots(const ProcessGroup& group);
   /// As in Files.
-  std::array<int, 2> files() const { return {file_.get(), gradients_.file()}; }
+  std::array<int, kFiles> files() const { return {file_.get(), gradients_.file(), past_.file()}; }
   /// Id of the file, equal in all processes.
   std::uint64_t id() const { return id_; }
   StateTypes& types() { return types_; }
@@ -66,6 +73,10 @@ class CopyMemory {
   std::uint64_t version() const { return version_; }
   /// Call it before this rank writes, equally on all ranks of the step.
   void begin_version();
+  /// Call it before this rank overwrites a range of the shared mapping.
+  void before_write(std::uint64_t offset, std::uint64_t bytes) noexcept {
+    past_.keep(shared_.data(), offset, bytes);
+  }
   /// Whether only steps that this rank has made were written. Call it after reading.
   bool is_current() const;
   /// What this rank sees is, permanently, not the state that it regards as its own.
@@ -78,12 +89,19 @@ class CopyMemory {
   /// It is released, and this rank sees its own state, which is the file's.
   bool is_kept() const;
 
+  /// What this rank sees now. The memory of an unfinished step cannot be frozen, nor can one of
+  /// which another rank saves an earlier state.
+  std::shared_ptr<const FrozenMemory> freeze() override;
+
  private:
+  class Frozen;
   // After the data, on separate pages: the version.
   static constexpr std::uint64_t kHeadBytes = 64 * 1024;
 
   CopyMemory(Files files, StateTypes types, std::uint64_t version, std::uint64_t data_bytes);
   bool sees_the_file() const;
+  bool hold_version();
+  void let_go_of_version() noexcept;
   std::atomic<std::uint64_t>& file_version() const;
 
   const UniqueFd file_;
@@ -96,6 +114,12 @@ class CopyMemory {
   std::uint64_t version_;
   bool is_torn_ = false;
   bool is_released_ = false;
+  PastValues past_;
+  Mutex mutex_;
+  /// Saves of this process that are not written yet, all of one version.
+  int holds_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  std::uint64_t held_version_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  std::size_t held_slot_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace lockstep::inline internal

@@ -79,10 +79,14 @@ int GradientSlots::own_slot() const {
   return own_ ? static_cast<int>(own_->number()) : -1;
 }
 
+bool GradientSlots::is_held(std::size_t slot) const {
+  return mark_of(*marks_, slot).is_held();
+}
+
 std::vector<bool> GradientSlots::held_slots() const {
   std::vector<bool> is_held(kSlots);
   for (std::size_t slot = 0; slot < kSlots; ++slot) {
-    is_held[slot] = mark_of(*marks_, slot).is_held();
+    is_held[slot] = this->is_held(slot);
   }
   return is_held;
 }

@@ -33,6 +33,9 @@ class GradientSlots {
   int file() const { return file_.get(); }
   /// This rank's slot; negative: none yet.
   int own_slot() const;
+  /// Whether a process that lives holds the slot.
+  bool is_held(std::size_t slot) const;
+  static constexpr std::size_t kSlots = StepLog::kMostRanks;
 
   /// Gives each rank of the group a slot, and returns the memory of unused slots to the system.
   /// Collective.
@@ -55,7 +58,6 @@ class GradientSlots {
 
  private:
   class HeldSlot;
-  static constexpr std::size_t kSlots = StepLog::kMostRanks;
 
   std::vector<bool> held_slots() const;
 

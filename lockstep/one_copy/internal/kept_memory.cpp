@@ -20,7 +20,6 @@ namespace {
 using Words = std::vector<std::int64_t>;
 
 constexpr std::int64_t kNoType = -1;
-constexpr std::size_t kFilesOfMemory = 2;
 
 std::uint64_t digest_of(const Words& words) {
   return XXH64(words.data(), words.size() * sizeof(std::int64_t), 0);
@@ -178,12 +177,12 @@ void KeptMemory::receive(const ProcessGroup& group, int source, int receivers, b
                                            {.source = source,
                                             .receivers = receivers,
                                             .is_receiver = is_receiver,
-                                            .files = kFilesOfMemory * memories},
+                                            .files = CopyMemory::kFiles * memories},
                                            {});
   if (!is_receiver) return;
   memories_.clear();
   bindings_.clear();
-  for (std::size_t i = 0; i < files.size(); i += kFilesOfMemory) {
+  for (std::size_t i = 0; i < files.size(); i += CopyMemory::kFiles) {
     const std::uint64_t version = next();
     CopyMemory::StateTypes types(next());
     for (auto& of_parameter : types) {
@@ -192,7 +191,9 @@ void KeptMemory::receive(const ProcessGroup& group, int source, int receivers, b
         if (code != kNoType) type = static_cast<c10::ScalarType>(code);
       }
     }
-    CopyMemory::Files of_memory{.data = std::move(files[i]), .gradients = std::move(files[i + 1])};
+    CopyMemory::Files of_memory{.data = std::move(files[i]),
+                                .gradients = std::move(files[i + 1]),
+                                .past = std::move(files[i + 2])};
     memories_.push_back(CopyMemory::map(std::move(of_memory), std::move(types), version));
   }
   for (std::uint64_t i = 0; i < bindings; ++i) {

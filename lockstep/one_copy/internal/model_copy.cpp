@@ -148,6 +148,7 @@ void ModelCopy::make_memory() {
       CopyMemory::Files made = CopyMemory::make_files(name_, layout_.bytes());
       files.push_back(std::move(made.data));
       files.push_back(std::move(made.gradients));
+      files.push_back(std::move(made.past));
     }
   }
   std::vector<int> own;
@@ -155,15 +156,17 @@ void ModelCopy::make_memory() {
   std::vector<UniqueFd> received = pass_files(local_,
                                               {.receivers = local_.world_size() - 1,
                                                .is_receiver = !is_first,
-                                               .files = is_kept_ ? std::size_t{1} : 3},
+                                               .files = is_kept_ ? 1 : 1 + CopyMemory::kFiles},
                                               own);
   if (!is_first) files = std::move(received);
   log_memory_ = SharedMapping(files[0].get(), log_bytes);
   if (!is_kept_) {
-    memory_ = CopyMemory::map({.data = std::move(files[1]), .gradients = std::move(files[2])},
+    memory_ = CopyMemory::map({.data = std::move(files[1]),
+                               .gradients = std::move(files[2]),
+                               .past = std::move(files[3])},
                               CopyMemory::StateTypes(parameters_.size()), 0);
   }
-  memory_->gradients().assign(local_);
+  memory_->assign_slots(local_);
 }
 
 // Each parameter gets memory of its own.
@@ -526,6 +529,9 @@ void ModelCopy::write_state(const Adoption& state, int of_share) const {
   if (written.size() == 0) return;
   const at::ScalarType dtype = states_[state.index][state.k].scalar_type();
   std::byte* const target = state_at(state.index, state.k, written.begin);
+  const Piece overwritten =
+      piece(target, static_cast<std::uint64_t>(written.size()) * c10::elementSize(dtype));
+  memory_->before_write(overwritten.offset, overwritten.bytes);
   if (state.kept.defined()) {
     const auto bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
     std::memcpy(target,

@@ -201,6 +201,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   template <class Write>
   void run_chunk(std::span<const Piece> pieces, Write&& write) {
     run_->prepare([] {});
+    for (const Piece& piece : pieces) memory_->before_write(piece.offset, piece.bytes);
     run_->run_chunk(pieces, write);
   }
   Piece piece(const void* first, std::uint64_t bytes) const {

@@ -149,8 +149,9 @@ void ModelCopy::publish_changes(int of_share) const {
     const Part written = layout_.part(item.index, of_share);
     const std::uint64_t begin =
         item.offset + static_cast<std::uint64_t>(written.begin * item.element_bytes);
-    std::memcpy(shared(begin), own(begin),
-                static_cast<std::uint64_t>(written.size() * item.element_bytes));
+    const auto bytes = static_cast<std::uint64_t>(written.size() * item.element_bytes);
+    memory_->before_write(begin, bytes);
+    std::memcpy(shared(begin), own(begin), bytes);
   }
 }
 

@@ -11,7 +11,7 @@ namespace lockstep::testing {
 namespace {
 
 c10::IValue copied(StateCopy& copy, const TensorDict& tensors) {
-  return copy.take(writable_value(tensor_dict_value(tensors)));
+  return copy.take(writable_value(tensor_dict_value(tensors))).tree;
 }
 
 at::Tensor tensor_of(const c10::IValue& value, const std::string& name) {
@@ -62,7 +62,7 @@ TEST(StateCopy, WhatNobodyElseHoldsIsNotCopied) {
   list.push_back(std::move(made));
   made.reset();
   StateCopy copy;
-  const c10::IValue value = copy.take(list);
+  const c10::IValue value = copy.take(list).tree;
   EXPECT_EQ(value.toListRef()[0].toTensor().const_data_ptr(), address);
 }
 

@@ -13,6 +13,7 @@
 #include "lockstep/comm/internal/store_wait.h"
 #include "lockstep/os/process/background_task.h"
 #include "lockstep/snapshot/internal/gathered_state.h"
+#include "lockstep/snapshot/internal/state_copy.h"
 #include "lockstep/snapshot/pickle/pickled.h"
 #include "lockstep/snapshot/sharded/sharded_snapshot.h"
 #include "lockstep/snapshot/sharded/share_tree.h"
@@ -65,9 +66,9 @@ void SnapshotDirectory::save_sharded(Snapshot snapshot, StatePlacement placement
   };
   if (asynchronous_) {
     if (gathered != nullptr) share = with_whole_tensors(share, *gathered);
-    const auto write_and_complete = [save, rank, complete](const c10::IValue& value,
+    const auto write_and_complete = [save, rank, complete](const TakenState& state,
                                                            const std::stop_token& stop) {
-      write_share(save, rank, value);
+      write_share(save, rank, state.tree, state.gather);
       if (rank == 0) complete(stop);
     };
     // What cannot be stored ends it on all ranks before any waits for the others' files.

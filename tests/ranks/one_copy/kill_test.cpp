@@ -1,6 +1,7 @@
 // One copy per machine while ranks are killed in the middle of step(). Ranks are forks of this
 // process, which loads LibTorch once and starts no thread, so that a run takes milliseconds. The
 // oracle is a run in which no rank is killed: survivors must have its bits after the same step.
+// Each rank saves meanwhile: what it freezes before a step must stay, whoever is killed.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -10,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -32,6 +34,7 @@
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/os/files/temporary_directory.h"
+#include "lockstep/os/memory/frozen_memory.h"
 #include "lockstep/snapshot/internal/optimizer_description.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "tests/ranks/factors.h"
@@ -78,6 +81,7 @@ struct Report {
   std::atomic<int> lost_rank;  ///< What the error named that ended it.
   std::atomic<bool> is_peer_failed;
   std::atomic<bool> was_stopped;
+  std::atomic<bool> has_lost_past;  ///< What it froze has changed.
   std::atomic<bool> has_ended;
 };
 
@@ -99,17 +103,59 @@ std::uint64_t add_bits(std::uint64_t digest, const at::Tensor& tensor) {
   return digest;
 }
 
-std::uint64_t digest_of(const Tensors& parameters, const torch::optim::Optimizer& optimizer) {
-  std::uint64_t digest = 14695981039346656037U;
-  for (const at::Tensor& parameter : parameters) digest = add_bits(digest, parameter);
+Tensors tensors_of(const Tensors& parameters, const torch::optim::Optimizer& optimizer) {
+  Tensors tensors = parameters;
   const auto state = optimizer_state_dict(optimizer).toGenericDict().at("state").toGenericDict();
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(state.size()); ++i) {
     for (const auto& value : state.at(i).toGenericDict()) {
-      if (value.value().isTensor()) digest = add_bits(digest, value.value().toTensor());
+      if (value.value().isTensor()) tensors.push_back(value.value().toTensor());
     }
   }
+  return tensors;
+}
+
+std::uint64_t digest_of(const Tensors& tensors) {
+  std::uint64_t digest = 14695981039346656037U;
+  for (const at::Tensor& tensor : tensors) digest = add_bits(digest, tensor);
   return digest;
 }
+
+std::uint64_t digest_of(const Tensors& parameters, const torch::optim::Optimizer& optimizer) {
+  return digest_of(tensors_of(parameters, optimizer));
+}
+
+/// The tensors of a copy, frozen.
+class Past {
+ public:
+  explicit Past(const Tensors& tensors) {
+    for (const at::Tensor& tensor : tensors) {
+      const auto memory = FreezableMemory::find(tensor.const_data_ptr());
+      if (!memory) continue;
+      auto& frozen = memories_[memory.get()];
+      if (!frozen) frozen = memory->freeze();
+      tensors_.push_back(tensor);
+      frozen_.push_back(frozen);
+    }
+    digest_ = digest_of(tensors_);
+  }
+
+  bool is_kept() const {
+    Tensors read;
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      if (!frozen_[i]) return false;
+      read.push_back(at::zeros(tensors_[i].sizes(), tensors_[i].options()));
+      frozen_[i]->read(tensors_[i].const_data_ptr(), tensors_[i].nbytes(),
+                       static_cast<std::byte*>(read.back().mutable_data_ptr()));
+    }
+    return digest_of(read) == digest_;
+  }
+
+ private:
+  std::map<const FreezableMemory*, std::shared_ptr<const FrozenMemory>> memories_;
+  Tensors tensors_;
+  std::vector<std::shared_ptr<const FrozenMemory>> frozen_;
+  std::uint64_t digest_ = 0;
+};
 
 /// One rank of a run.
 class Rank {
@@ -150,9 +196,13 @@ class Rank {
   void run(std::atomic<std::uint32_t>& ready) {
     ++ready;
     note(0);
+    std::optional<Past> past;
+    const std::uint64_t first_of_past = group_.world_size() == 2 ? 1 : 2;
     try {
       for (std::uint64_t step = 1; step <= kSteps; ++step) {
+        if (step == first_of_past) past.emplace(tensors_of(parameters_, *optimizer_));
         make_step(step);
+        if (past && !past->is_kept()) report_.has_lost_past = true;
         note(step);
       }
     } catch (const OperationError& error) {
@@ -160,6 +210,7 @@ class Rank {
       report_.is_peer_failed = dynamic_cast<const PeerFailed*>(&error) != nullptr;
       // Nothing was changed.
       report_.digest = digest_of(parameters_, *optimizer_);
+      if (past && !past->is_kept()) report_.has_lost_past = true;
     }
     report_.has_ended = true;
   }
@@ -290,6 +341,7 @@ class OneCopyKilled : public ::testing::Test {
         outcome.was_stopped = outcome.was_stopped || report.was_stopped;
         continue;
       }
+      EXPECT_FALSE(report.has_lost_past) << "rank " << rank;
       const std::uint64_t completed = report.completed;
       const auto of_machine =
           of_machines.try_emplace(machines[static_cast<std::size_t>(rank)], completed).first;
@@ -506,6 +558,7 @@ TEST_F(OneCopyKilled, AtAnyFailpointFinishesTheStepInFlight) {
     const std::vector<int> of_chunks = {1, chunks / 2, chunks, chunks + 1, 2 * chunks};
     const Place places[] = {
         {"update.handed", 1, of_step},         {"update.prepared", 1, of_step},
+        {"update.copied", 0, {1, 100}},        {"update.marked", 0, {1, chunks}},
         {"update.kept", chunks, of_chunks},    {"update.begun", chunks, of_chunks},
         {"update.written", chunks, of_chunks}, {"update.chunk", chunks, of_chunks},
         {"update.complete", 1, of_step}};
@@ -515,7 +568,9 @@ TEST_F(OneCopyKilled, AtAnyFailpointFinishesTheStepInFlight) {
         SCOPED_TRACE(concat(ranks, " ranks, rank ", rank, " at ", failpoint));
         const Outcome outcome = run(ranks, Program::kAdamW, only(rank, failpoint));
         EXPECT_EQ(outcome.ended, std::vector{rank});
-        EXPECT_EQ(outcome.completed, static_cast<std::uint64_t>((n - 1) / in_a_step + 1));
+        // What is saved is kept in the first step of which it is the state before.
+        const int step = in_a_step == 0 ? ranks - 1 : (n - 1) / in_a_step + 1;
+        EXPECT_EQ(outcome.completed, static_cast<std::uint64_t>(step));
       }
     }
   }
