@@ -27,10 +27,10 @@ using Values = std::vector<std::uint64_t>;
 /// A memory file, and a process beside others that map it.
 class Process {
  public:
-  Process(const UniqueFd& data, const UniqueFd& past)
+  Process(const UniqueFd& data, const UniqueFd& past_file)
       : data_(data.get()),
         memory_(data.get(), kBytes),
-        past(UniqueFd(::fcntl(past.get(), F_DUPFD_CLOEXEC, 0)), kBytes,
+        past(UniqueFd(::fcntl(past_file.get(), F_DUPFD_CLOEXEC, 0)), kBytes,
              [this](std::size_t holder) { return is_alive[holder]; }) {
     memory_.populate(0, kBytes);
     is_alive.fill(true);

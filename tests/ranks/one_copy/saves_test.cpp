@@ -161,25 +161,25 @@ TEST_F(OneCopySaves, ModelsThatAreGoneAreSavedToTheEnd) {
 
 TEST_F(OneCopySaves, SnapshotsOfEachStepAreThoseOfSynchronousSaves) {
   NEEDS_SHARED_MEMORY();
-  constexpr int kSteps = 6;
+  constexpr int kSaves = 6;
   for (const bool sharded : {false, true}) {
     SCOPED_TRACE(sharded);
     const FolderOfRanks folder(group_, "one-copy-saves-");
     Model model = model_of(true);
     AdamW optimizer(model->parameters(), {.lr = 0.1});
     SnapshotDirectory now(std::filesystem::path(folder.path()) / "now",
-                          {.keep_last = kSteps, .process_group = group_});
+                          {.keep_last = kSaves, .process_group = group_});
     SnapshotDirectory later(
         std::filesystem::path(folder.path()) / "later",
-        {.keep_last = kSteps, .asynchronous = true, .sharded = sharded, .process_group = group_});
-    for (int step = 0; step < kSteps; ++step) {
+        {.keep_last = kSaves, .asynchronous = true, .sharded = sharded, .process_group = group_});
+    for (int step = 0; step < kSaves; ++step) {
       train(model, optimizer, step, step + 1);
       now.save(*model.module(), optimizer, {.step = step});
       later.save(*model.module(), optimizer, {.step = step});
     }
     later.wait();
     group_.barrier();
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kSaves; ++step) {
       const SnapshotName name{.step = step};
       const SnapshotName other{.step = step, .sharded = sharded};
       const Snapshot expected =
