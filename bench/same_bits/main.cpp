@@ -72,11 +72,11 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Task& task) {
 }
 
 struct Workload {
-  Workload(const std::string& name, int shards) {
+  Workload(const std::string& name, int shards, std::int64_t tail = kTail) {
     at::manual_seed(kSeed);
     task = make_task(name);
     batch_of_shard = std::max<std::int64_t>(1, task.batch_size / shards);
-    rows.emplace(task.samples(kFullSteps * batch_of_shard * shards + kTail));
+    rows.emplace(task.samples(kFullSteps * batch_of_shard * shards + tail));
     optimizer = make_optimizer(task);
   }
   Task task;
@@ -158,7 +158,8 @@ void run_oracle(const std::string& name, int shards, std::int64_t epochs) {
 // Milliseconds a step, without the first. Shards of a rank: 0 for none; else as many batches are
 // accumulated without logical shards.
 double step_ms(const std::string& name, int ranks, int batches, bool in_shards, int steps) {
-  Workload workload(name, ranks * batches);
+  // Full steps only: without logical shards a smaller last step has fewer micro-batches.
+  Workload workload(name, ranks * batches, /*tail=*/0);
   Accelerator accelerator({.gradient_accumulation_steps = in_shards ? 1 : batches,
                            .logical_shards = in_shards ? ranks * batches : 0,
                            .recover = false});
