@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <string>
@@ -21,7 +23,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
+#include "lockstep/comm/internal/element_of.h"
 #include "lockstep/comm/internal/exchange_values.h"
+#include "lockstep/comm/kernels/reduce_kernel.h"
 #include "lockstep/ddp/exchange/gradient_memory.h"
 #include "lockstep/ddp/exchange/gradient_view.h"
 #include "lockstep/ddp/exchange/shard_sum.h"
@@ -94,6 +98,45 @@ at::Tensor real_view(const at::Tensor& tensor) {
   return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
 }
 
+// Where a shard's values go.
+struct ShardTarget {
+  const std::vector<at::Tensor>& flats;
+  bool is_sum;  // They hold the sum of the shard's left sibling.
+
+  // Of x and -0 the sum with 0 differs from x.
+  void put_zeros(at::Tensor part) const {
+    if (is_sum) {
+      part.add_(0);
+    } else {
+      part.zero_();
+    }
+  }
+  void put(at::Tensor part, const at::Tensor& value) const {
+    if (is_sum) {
+      part.add_(value.to(part.scalar_type()));
+    } else {
+      part.copy_(value);
+    }
+  }
+  // Small tensors are many, and a tensor operation takes as long as to copy some KB.
+  void put(std::size_t flat, std::int64_t from, const void* values, std::int64_t elements) const {
+    const at::Tensor& tensor = flats[flat];
+    const Element element = element_of(tensor.scalar_type()).value();
+    const std::size_t size = element_bytes(element);
+    std::byte* const part =
+        static_cast<std::byte*>(tensor.mutable_data_ptr()) + static_cast<std::size_t>(from) * size;
+    const auto* const source = static_cast<const std::byte*>(values);
+    const auto count = static_cast<std::size_t>(elements);
+    if (is_sum) {
+      const std::byte* const sources[] = {part, source};
+      std::byte* const targets[] = {part};
+      reduce({.element = element, .op = ReduceOp::kSum}, sources, targets, count);
+    } else if (count > 0) {
+      std::memcpy(part, source, count * size);
+    }
+  }
+};
+
 }  // namespace
 
 class LogicalShards::Impl {
@@ -119,6 +162,7 @@ class LogicalShards::Impl {
   struct Place {
     std::size_t flat = 0;
     std::int64_t from = 0;
+    std::int64_t elements = 0;
     bool is_large = false;  // It has a flat tensor of its own.
   };
   struct Buffer {
@@ -137,12 +181,12 @@ class LogicalShards::Impl {
   void connect();
   void begin_step(std::int64_t step);
   void check_begun() const;
+  void push_shard(double loss, const ShardWeight& weight);
   bool adopt_gradient(const at::Tensor& parameter, std::size_t flat);
-  static bool copy_gradient(const at::Tensor& parameter, const Place& place,
-                            const std::vector<at::Tensor>& flats);
+  static bool put_gradient(const at::Tensor& parameter, const Place& place,
+                           const ShardTarget& target);
   void note_sums() const;
-  void push_buffer(const Buffer& buffer, double fraction_of_step, const at::Tensor& changed,
-                   const std::vector<at::Tensor>& flats) const;
+  bool put_buffer(const Buffer& buffer, double fraction_of_step, const ShardTarget& target) const;
   void take_buffers(const std::vector<at::Tensor>& sums, const double* changes);
 
   const std::vector<std::shared_ptr<torch::nn::Module>> modules_;
@@ -237,7 +281,7 @@ LogicalShards::Impl::Place LogicalShards::Impl::add(at::ScalarType dtype, std::i
     small = small_.insert(small_.end(), layout_.size());
     layout_.emplace_back(dtype, 0);
   }
-  const Place place{.flat = *small, .from = layout_[*small].second};
+  const Place place{.flat = *small, .from = layout_[*small].second, .elements = numel};
   layout_[*small].second += numel + numel % 2;  // Complex numbers begin at even places.
   return place;
 }
@@ -248,7 +292,7 @@ LogicalShards::Impl::Place LogicalShards::Impl::add_parameter(const at::Tensor& 
   }
   layout_.emplace_back(parameter.scalar_type(), parameter.numel());
   large_bytes_.push_back(parameter.nbytes());
-  return {.flat = layout_.size() - 1, .is_large = true};
+  return {.flat = layout_.size() - 1, .elements = parameter.numel(), .is_large = true};
 }
 
 at::Tensor LogicalShards::Impl::part(const std::vector<at::Tensor>& flats, const Place& place,
@@ -302,7 +346,9 @@ void LogicalShards::Impl::begin_backward() {
     }
     gradient.reset();
   }
-  if (memory_) memory_->open();
+  // A gradient that is added to the left sibling's need not be shared.
+  const bool is_kept = next_ < options_.shards && sum_->left_sibling(next_) == nullptr;
+  if (memory_ && is_kept) memory_->open();
 }
 
 void LogicalShards::Impl::take_gradients(double loss, const ShardWeight& weight) {
@@ -310,31 +356,42 @@ void LogicalShards::Impl::take_gradients(double loss, const ShardWeight& weight)
   has_begun_ = false;
   if (memory_) memory_->close();
   if (next_ == options_.shards) return;
+  try {
+    push_shard(loss, weight);
+  } catch (...) {
+    // Its left sibling may hold a part of it.
+    restore_buffers();
+    discard_step();
+    throw;
+  }
+  ++next_;
+}
+
+void LogicalShards::Impl::push_shard(double loss, const ShardWeight& weight) {
   const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor>* const sibling = sum_->left_sibling(next_);
   std::vector<bool> is_taken(parameters_.size());
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+  for (std::size_t i = 0; sibling == nullptr && i < parameters_.size(); ++i) {
     is_taken[i] = places_[i].is_large && adopt_gradient(parameters_[i], places_[i].flat);
   }
-  const std::vector<at::Tensor>& flats = sum_->next_value();
-  const at::Tensor counts = flats[counts_.flat].narrow(0, counts_.from, number_of_counts());
-  counts.zero_();
-  auto* const count = counts.mutable_data_ptr<double>();
+  const ShardTarget target{.flats = sibling != nullptr ? *sibling : sum_->next_value(),
+                           .is_sum = sibling != nullptr};
+  std::vector<double> counts(kCounts);
   if (weight.fraction_of_step > 0) {
-    count[kLoss] = loss * weight.fraction_of_step;
-    count[kShards] = 1;
-    if (weight.weight) count[kWeighted] = 1;
-    count[kWeight] = weight.weight.value_or(0);
+    counts[kLoss] = loss * weight.fraction_of_step;
+    counts[kShards] = 1;
+    if (weight.weight) counts[kWeighted] = 1;
+    counts[kWeight] = weight.weight.value_or(0);
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const bool has_gradient = is_taken[i] || copy_gradient(parameters_[i], places_[i], flats);
-    if (has_gradient) count[static_cast<std::size_t>(kCounts) + i] = 1;
+    const bool has_gradient = is_taken[i] || put_gradient(parameters_[i], places_[i], target);
+    counts.push_back(has_gradient ? 1 : 0);
   }
-  for (std::size_t i = 0; i < buffers_.size(); ++i) {
-    push_buffer(buffers_[i], weight.fraction_of_step,
-                counts[static_cast<std::int64_t>(kCounts + parameters_.size() + i)], flats);
+  for (const Buffer& buffer : buffers_) {
+    counts.push_back(put_buffer(buffer, weight.fraction_of_step, target) ? 1 : 0);
   }
+  target.put(counts_.flat, counts_.from, counts.data(), number_of_counts());
   sum_->push(next_);
-  ++next_;
 }
 
 // Whether the gradient is now a part of the sum, without a copy.
@@ -351,28 +408,36 @@ bool LogicalShards::Impl::adopt_gradient(const at::Tensor& parameter, std::size_
 }
 
 // Whether there is one.
-bool LogicalShards::Impl::copy_gradient(const at::Tensor& parameter, const Place& place,
-                                        const std::vector<at::Tensor>& flats) {
+bool LogicalShards::Impl::put_gradient(const at::Tensor& parameter, const Place& place,
+                                       const ShardTarget& target) {
   at::Tensor& gradient = parameter.mutable_grad();
-  const at::Tensor target = gradient_view(flats[place.flat], place.from, parameter);
+  const at::Tensor& flat = target.flats[place.flat];
   if (!gradient.defined()) {
-    target.zero_();
+    target.put_zeros(gradient_view(flat, place.from, parameter));
     return false;
   }
   if (gradient.is_sparse()) {
     refuse_with_shards("sparse gradients is not supported; make the embedding's gradients dense");
   }
-  target.copy_(gradient);
+  const bool has_bytes = gradient.layout() == at::kStrided &&
+                         lies_as_gradient_view(gradient, parameter) &&
+                         c10::toRealValueType(gradient.scalar_type()) == flat.scalar_type() &&
+                         flat_elements(gradient) == place.elements;
+  if (has_bytes) {
+    target.put(place.flat, place.from, gradient.const_data_ptr(), place.elements);
+  } else {
+    target.put(gradient_view(flat, place.from, parameter), gradient);
+  }
   gradient.reset();
   return true;
 }
 
-void LogicalShards::Impl::push_buffer(const Buffer& buffer, double fraction_of_step,
-                                      const at::Tensor& changed,
-                                      const std::vector<at::Tensor>& flats) const {
+// Whether the shard has changed it.
+bool LogicalShards::Impl::put_buffer(const Buffer& buffer, double fraction_of_step,
+                                     const ShardTarget& target) const {
   const bool has_changed = fraction_of_step > 0 && !are_same_values(buffer.tensor, buffer.before);
   if (!buffer.place) {
-    if (!has_changed) return;
+    if (!has_changed) return false;
     refuse_with_shards(concat("the buffer '", buffer.name, "', which changes and has ",
                               buffer.tensor.numel(), " integers, is not supported; ", kMostIntegers,
                               " at most"));
@@ -383,17 +448,17 @@ void LogicalShards::Impl::push_buffer(const Buffer& buffer, double fraction_of_s
         concat("the buffer '", buffer.name,
                "', which changes and is not finite, is not supported; begin with finite values"));
   }
-  const at::Tensor target = part(flats, *buffer.place, buffer.tensor);
-  if (has_changed) changed.fill_(1);
+  const at::Tensor own = part(target.flats, *buffer.place, buffer.tensor);
   const bool has_own = is_number(buffer.tensor) || next_ == 0;
   if (!has_changed || !has_own) {
-    target.zero_();
+    target.put_zeros(own);
   } else if (is_number(buffer.tensor)) {
     at::Tensor change = at::sub(real_view(buffer.tensor), real_view(buffer.before));
-    target.copy_(change.mul_(fraction_of_step));
+    target.put(own, change.mul_(fraction_of_step));
   } else {
-    target.copy_(buffer.tensor.to(at::kLong) - buffer.before.to(at::kLong));
+    target.put(own, buffer.tensor.to(at::kLong) - buffer.before.to(at::kLong));
   }
+  return has_changed;
 }
 
 void LogicalShards::Impl::end_step(std::int64_t step) {

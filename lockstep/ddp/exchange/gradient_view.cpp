@@ -35,7 +35,8 @@ at::Tensor gradient_view(const at::Tensor& flat, std::int64_t offset, const at::
 
 bool lies_as_gradient_view(const at::Tensor& gradient, const at::Tensor& parameter) {
   if (!gradient.is_cpu() || !parameter.is_cpu() ||
-      gradient.scalar_type() != parameter.scalar_type()) {
+      gradient.scalar_type() != parameter.scalar_type() || gradient.is_conj() ||
+      gradient.is_neg()) {
     return false;
   }
   return parameter.is_non_overlapping_and_dense() ? gradient.strides() == parameter.strides()

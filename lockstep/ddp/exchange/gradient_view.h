@@ -15,7 +15,7 @@ std::int64_t flat_elements(const at::Tensor& parameter);
 /// other views it can be detached in place, as optimizers do.
 at::Tensor gradient_view(const at::Tensor& flat, std::int64_t offset, const at::Tensor& parameter);
 
-/// Whether a CPU gradient has the dtype and strides of a gradient_view of the parameter.
+/// Whether a CPU gradient has the dtype, strides and bytes of a gradient_view of the parameter.
 bool lies_as_gradient_view(const at::Tensor& gradient, const at::Tensor& parameter);
 
 /// Whether only the parameter refers to the memory of its gradient, so it may be written to while

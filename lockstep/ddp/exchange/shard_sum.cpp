@@ -89,11 +89,21 @@ const std::vector<at::Tensor>& ShardSum::next_value() {
   return next_->tensors;
 }
 
+const std::vector<at::Tensor>* ShardSum::left_sibling(int shard) const {
+  return ShardTree(tree_).push({.first = shard}) > 0 ? &sums_.back().tensors : nullptr;
+}
+
 void ShardSum::push(int shard) {
-  LOCKSTEP_ASSERT(next_ && own_.begin <= shard && shard < own_.end);
+  LOCKSTEP_ASSERT(own_.begin <= shard && shard < own_.end);
   const at::NoGradGuard no_grad;
-  sums_.push_back(*std::exchange(next_, std::nullopt));
-  for (int sums = tree_.push({.first = shard}); sums > 0; --sums) {
+  int sums = tree_.push({.first = shard});
+  LOCKSTEP_ASSERT(next_ || sums > 0);
+  if (next_) {
+    sums_.push_back(*std::exchange(next_, std::nullopt));
+  } else {
+    --sums;
+  }
+  for (; sums > 0; --sums) {
     const Value right = std::move(sums_.back());
     sums_.pop_back();
     for (std::size_t i = 0; i < layout_.size(); ++i) sums_.back().tensors[i].add_(right.tensors[i]);

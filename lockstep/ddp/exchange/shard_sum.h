@@ -20,6 +20,7 @@ namespace lockstep::inline internal {
 ///
 ///     ShardSum sum(group, shards, {{at::kFloat, 1000}});       // collective
 ///     for (each shard of this rank) { fill sum.next_value(); sum.push(shard); }
+///     // or, without a copy: if (sum.left_sibling(shard)) { add to that; sum.push(shard); }
 ///     const std::vector<at::Tensor>& sums = sum.finish();      // collective
 ///
 /// A rank sums its own shards while it computes them. finish() divides the elements among the ranks
@@ -49,8 +50,12 @@ class ShardSum {
   bool may_adopt(const at::Tensor& tensor) const;
   /// Tensors of the layout's sizes, uninitialized except adopted ones.
   const std::vector<at::Tensor>& next_value();
-  /// Adds next_value() as the value of a shard. Call it for all shards of this rank's block, in
-  /// order.
+  /// What the value of the next shard is added to first; null if it is the first of its node here.
+  /// Instead of filling next_value(), the caller may add the value to these tensors, left plus
+  /// right.
+  const std::vector<at::Tensor>* left_sibling(int shard) const;
+  /// Adds next_value() as the value of a shard; without one, the caller has added the value to
+  /// left_sibling(). Call it for all shards of this rank's block, in order.
   void push(int shard);
   /// Discards what was pushed.
   void clear();

@@ -255,6 +255,50 @@ TEST_F(LogicalShardsTest, AStepThatIsGivenUpLeavesNothing) {
   EXPECT_TRUE(at::equal(net->parameters()[0].grad(), gradient));
 }
 
+// A part of it has been added to the sum of the shard before.
+TEST_F(LogicalShardsTest, AShardThatFailsEndsTheStep) {
+  const int all = 2 * group_.world_size();
+  const auto module = std::make_shared<torch::nn::Module>();
+  const at::Tensor first = module->register_parameter("first", at::ones({3}));
+  const at::Tensor last = module->register_parameter("last", at::ones({3}));
+  LogicalShards shards({module}, {.shards = all, .process_group = group_});
+  const auto run_shard = [&](int shard, bool is_sparse) {
+    shards.begin_shard(0, shard);
+    shards.begin_backward();
+    (first + last).sum().backward();
+    if (is_sparse) last.mutable_grad() = last.grad().to_sparse();
+    shards.take_gradients(1, {.fraction_of_step = 1.0 / all});
+  };
+  const std::vector<int> own = shards.local_shards();
+  run_shard(own[0], false);
+  EXPECT_SAYS(message_of<UsageError>([&] { run_shard(own[1], true); }), "sparse gradients");
+  module->zero_grad();
+  EXPECT_SAYS(message_of<UsageError>([&] { run_shard(own[1], false); }),
+              concat("the next shard is ", own[0]));
+  module->zero_grad();
+  for (const int shard : own) run_shard(shard, false);
+  shards.end_step(0);
+  for (const at::Tensor& parameter : {first, last}) {
+    EXPECT_TRUE(at::equal(parameter.grad(), at::full({3}, static_cast<float>(all))));
+  }
+}
+
+// -0 + 0 is 0, on any number of ranks.
+TEST_F(LogicalShardsTest, AShardWithoutAGradientAddsZeros) {
+  const int all = 2 * group_.world_size();
+  const auto module = std::make_shared<torch::nn::Module>();
+  const at::Tensor parameter = module->register_parameter("parameter", at::ones({3}));
+  LogicalShards shards({module}, {.shards = all, .process_group = group_});
+  for (const int shard : shards.local_shards()) {
+    shards.begin_shard(0, shard);
+    shards.begin_backward();
+    if (shard % 2 == 0) (parameter * -0.0).sum().backward();
+    shards.take_gradients(1, {.fraction_of_step = 1.0 / all});
+  }
+  shards.end_step(0);
+  EXPECT_FALSE(parameter.grad().signbit().any().item<bool>()) << parameter.grad();
+}
+
 TEST_F(LogicalShardsTest, WhatIsMissingIsSaid) {
   torch::nn::Sequential net = dropout_net();
   EXPECT_SAYS(message_of<UsageError>(

@@ -425,9 +425,12 @@ TEST_F(ShardSums, HaveTheBitsOfTheTree) {
       const ShardBlock own = shards_of_rank(shards, world_size_, rank_);
       for (int round = 0; round < 2; ++round) {
         for (int shard = own.begin; shard < own.end; ++shard) {
-          const auto& flats = sum.next_value();
+          const auto* const sibling = round == 0 ? nullptr : sum.left_sibling(shard);
+          const auto& flats = sibling != nullptr ? *sibling : sum.next_value();
           for (std::size_t i = 0; i < dtypes.size(); ++i) {
-            flats[i].narrow(0, 0, numel).copy_(value_of(shard + round, numel, dtypes[i]));
+            const at::Tensor values = value_of(shard + round, numel, dtypes[i]);
+            const at::Tensor flat = flats[i].narrow(0, 0, numel);
+            flat.copy_(sibling != nullptr ? flat + values : values);
           }
           sum.push(shard);
         }
