@@ -30,12 +30,12 @@ namespace {
 // What ranks must have alike.
 std::string text_of(const Parts& parts, const TrainingOptions& options) {
   std::string text = concat(
-      options.servers, " servers, ",
-      options.staleness ? concat("staleness ", *options.staleness) : "synchronous", ", ",
-      parts.parameters.size(), " parameters of ", count_elements(parts.parameters), " elements");
+      "servers=", options.servers,
+      " staleness=", options.staleness ? std::to_string(*options.staleness) : "synchronous",
+      " parameters=", parts.parameters.size(), " elements=", count_elements(parts.parameters));
   for (const Table& table : parts.tables)
-    text += concat(", '", table.name, "' of ", table.rows, " x ", table.columns, ", seed ",
-                   table.seed, ", standard_deviation ", table.standard_deviation);
+    text += concat(" ", table.name, "=", table.rows, "x", table.columns, ",seed:", table.seed,
+                   ",standard_deviation:", table.standard_deviation);
   return text;
 }
 

@@ -50,21 +50,21 @@ void check_agreement(const PipelineOptions& options, const std::string& more) {
   const ProcessGroup& group = options.process_group;
   if (!options.devices.empty() || group.world_size() == 1) return;
   const int replicas = options.replicas ? options.replicas.world_size() : 1;
-  check_same_text(group, "make a pipeline",
-                  concat(name_of(options.schedule), ", ", options.micro_batches, " micro-batches, ",
-                         options.chunks_per_rank, " chunks a rank, ", replicas, " replicas", more));
+  check_same_text(
+      group, "make a pipeline",
+      concat("schedule=", name_of(options.schedule), " micro_batches=", options.micro_batches,
+             " chunks_per_rank=", options.chunks_per_rank, " replicas=", replicas, " ", more));
 }
 
 std::string cut_text(const std::vector<std::int64_t>& cuts) {
-  std::string text = ", cut before";
-  for (const std::int64_t cut : cuts) text += concat(" ", cut);
+  std::string text = "cuts=";
+  for (const std::int64_t cut : cuts) text += concat(cut, ",");
   return text;
 }
 
 Stages own_stages(const torch::nn::Sequential& net, const PipelineOptions& options) {
   // First, so that all ranks refuse what one refuses.
-  check_agreement(options, concat(" of ", net->size(), " layers",
-                                  options.cuts.empty() ? "" : cut_text(options.cuts)));
+  check_agreement(options, concat("layers=", net->size(), " ", cut_text(options.cuts)));
   const PipelineShape shape = shape_of(options);
   plan_pipeline(options.schedule, shape, 0);  // Throws for what cannot be planned.
   const auto cuts =
@@ -131,7 +131,7 @@ struct Pipeline::State {
 Pipeline::State::State(Stages stages, const PipelineOptions& its_options)
     : options(its_options), shape(shape_of(options)), all(std::move(stages)) {
   const bool on_devices = !options.devices.empty();
-  check_agreement(options, concat(", ", all.size(), " stages here"));
+  check_agreement(options, concat("stages_here=", all.size()));
   const int expected = on_devices ? shape.stages() : shape.chunks_per_rank;
   plan_pipeline(options.schedule, shape, 0);
   if (static_cast<int>(all.size()) != expected) {

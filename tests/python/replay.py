@@ -67,11 +67,11 @@ class Replay(unittest.TestCase):
         for ranks in (1, 2, 3):
             with self.subTest(ranks=ranks):
                 self.expect_verdict(self.replay(33, ranks), 0,
-                                    "replay: step 33 matches the log bit for bit: 3 steps, 4 tensors on "
+                                    "replay: step 33 matches the log bit for bit: 3 logged steps, 4 tensors on "
                                     f"{ranks} rank{'s' * (ranks > 1)}, from snapshot-e0002-s00000030.pt")
         # Flags of `lockstep run` by the environment are those of another job.
         self.expect_verdict(self.replay(7, 3, PET_NNODES="2", PET_RUN_PATH="1"), 0,
-                            "replay: step 7 matches the log bit for bit: 7 steps, 4 tensors on 3 ranks, "
+                            "replay: step 7 matches the log bit for bit: 7 logged steps, 4 tensors on 3 ranks, "
                             "from the beginning of the run")
         self.assertEqual(files_of(self.run_folder), before)
 
@@ -87,7 +87,7 @@ class Replay(unittest.TestCase):
         self.expect_verdict(self.replay(33, 3, run_folder=copy), 1,
                             "replay: step 32 differs from the log in 1 of 4 tensors (first 'output.weight') "
                             "on 3 ranks, from snapshot-e0002-s00000030.pt")
-        self.expect_verdict(self.replay(31, run_folder=copy), 0, "replay: step 31 matches the log bit for bit: 1 step, 4 tensors "
+        self.expect_verdict(self.replay(31, run_folder=copy), 0, "replay: step 31 matches the log bit for bit: 1 logged step, 4 tensors "
                                                                  "on 1 rank, from snapshot-e0002-s00000030.pt")
         self.assertEqual(files_of(copy), before)
 
@@ -105,7 +105,7 @@ class Replay(unittest.TestCase):
         copy.rename(self.run_folder)
         done = self.train(self.run_folder, ranks=3, flags=("--log-hashes-every=2", "--max-duration=4ep"))
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.expect_verdict(self.replay(48), 0, "replay: step 48 matches the log bit for bit: 4 steps, 4 tensors on 1 rank, from "
+        self.expect_verdict(self.replay(48), 0, "replay: step 48 matches the log bit for bit: 4 logged steps, 4 tensors on 1 rank, from "
                                                 "snapshot-e0003-s00000040.pt")
 
     def test_what_cannot_be_replayed_gets_one_line(self):
@@ -115,7 +115,7 @@ class Replay(unittest.TestCase):
         log = gone / "hashes.jsonl"
         log.write_text(log.read_text().replace(TRAINER, "/nowhere/trainer"))
         for folder, words in ((empty, "has no hashes.jsonl"),
-                              (self.run_folder, "step 99 is not in the log of hashes, which has 36 steps from 1 to 36"),
+                              (self.run_folder, "step 99 is not in the log of hashes; its last is 36; choose it"),
                               (gone, "step 99")):
             done = self.replay(99, run_folder=folder)
             self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)

@@ -1,6 +1,7 @@
 #include "tools/replay/replay_plan.h"
 
 #include <algorithm>
+#include <iterator>
 #include <system_error>
 
 #include "lockstep/base/error.h"
@@ -28,10 +29,23 @@ void check_is_there(const fs::path& path, const char* what) {
       concat("replay: ", what, " of the run, ", path.string(), ", does not exist; restore it"));
 }
 
-std::string steps_in(const LoggedHashes& logged) {
-  if (logged.steps.empty()) return "no steps";
-  return concat(count_text(logged.steps.size(), "step"), " from ", logged.steps.begin()->first,
-                " to ", logged.steps.rbegin()->first);
+// Which are nearest to one that is not logged.
+std::string steps_beside(const LoggedHashes& logged, std::int64_t step) {
+  if (logged.steps.empty()) return "it has none; train further";
+  const auto after = logged.steps.upper_bound(step);
+  if (after == logged.steps.begin()) return concat("its first is ", after->first, "; choose it");
+  const std::int64_t before = std::prev(after)->first;
+  if (after == logged.steps.end()) return concat("its last is ", before, "; choose it");
+  return concat("choose ", before, " or ", after->first);
+}
+
+// Ends a verdict, if the kernels of the run may round differently.
+std::string other_kernels(const ReplayPlan& plan, const LoggedHashes& made) {
+  const std::string& logged = plan.run.kernels;
+  const std::string& own = made.runs.back().kernels;
+  if (logged.empty() || logged == own) return "";
+  return concat("; the run had ", words_missing_in(own, logged), ", this replay ",
+                words_missing_in(logged, own));
 }
 
 std::string beginning_of(const ReplayPlan& plan) {
@@ -45,8 +59,8 @@ ReplayPlan plan_replay(const fs::path& run, std::int64_t step) {
   ReplayPlan plan{.step = step, .logged = read_hashes(run), .run = {}, .snapshot = {}};
   const auto made = plan.logged.steps.find(step);
   if (made == plan.logged.steps.end()) {
-    throw UsageError(concat("replay: step ", step, " is not in the log of hashes, which has ",
-                            steps_in(plan.logged), "; choose one of these"));
+    throw UsageError(concat("replay: step ", step, " is not in the log of hashes; ",
+                            steps_beside(plan.logged, step)));
   }
   plan.run = plan.logged.runs.at(made->second.run);
   check_is_there(plan.run.program.path, "the program");
@@ -89,15 +103,16 @@ ReplayVerdict judge_replay(const ReplayPlan& plan, const LoggedHashes& made, int
   const std::string where =
       concat(" on ", count_text(static_cast<std::size_t>(ranks), "rank"), ", ", beginning_of(plan));
   if (const auto difference = first_difference(plan.logged, made)) {
-    return {.agrees = false,
-            .line = concat("replay: step ", difference->step, " differs from the log in ",
-                           difference->differing, " of ", count_text(difference->tensors, "tensor"),
-                           " (first '", difference->tensor, "')", where)};
+    return {
+        .agrees = false,
+        .line = concat("replay: step ", difference->step, " differs from the log in ",
+                       difference->differing, " of ", count_text(difference->tensors, "tensor"),
+                       " (first '", difference->tensor, "')", where, other_kernels(plan, made))};
   }
   return {.agrees = true,
-          .line = concat("replay: step ", plan.step,
-                         " matches the log bit for bit: ", count_text(made.steps.size(), "step"),
-                         ", ", count_text(last->second.tensors.size(), "tensor"), where)};
+          .line = concat("replay: step ", plan.step, " matches the log bit for bit: ",
+                         count_text(made.steps.size(), "logged step"), ", ",
+                         count_text(last->second.tensors.size(), "tensor"), where)};
 }
 
 }  // namespace lockstep::inline internal

@@ -23,6 +23,7 @@ class ReplayPlanTest : public ::testing::Test {
     log.begin({.step = 0,
                .ranks = 2,
                .logical_shards = 8,
+               .kernels = "LibTorch=2 kernels=AVX512",
                .directory = "/runs/a",
                .program = {.path = program, .arguments = {}, .working_directory = folder}});
     for (std::int64_t step = 1; step <= 30; ++step) log.add(step, hashes_of(step));
@@ -32,6 +33,7 @@ class ReplayPlanTest : public ::testing::Test {
   }
   static LoggedHashes steps(std::int64_t first, std::int64_t last) {
     LoggedHashes made;
+    made.runs.emplace_back().kernels = "LibTorch=2 kernels=AVX512";
     for (std::int64_t step = first; step <= last; ++step) {
       made.steps[step] = {.run = 0, .tensors = hashes_of(step)};
     }
@@ -69,9 +71,8 @@ TEST_F(ReplayPlanTest, BeginsWithTheNewestSnapshotBeforeTheStep) {
 TEST_F(ReplayPlanTest, RefusesWhatIsNotThere) {
   EXPECT_NE(message_of(3).find("has no hashes.jsonl"), std::string::npos);
   log_steps();
-  EXPECT_NE(
-      message_of(31).find("step 31 is not in the log of hashes, which has 30 steps from 1 to 30"),
-      std::string::npos);
+  EXPECT_NE(message_of(31).find("step 31 is not in the log of hashes; its last is 30; choose it"),
+            std::string::npos);
 }
 
 TEST_F(ReplayPlanTest, RefusesAProgramThatIsGone) {
@@ -113,9 +114,10 @@ TEST_F(ReplayPlanTest, TheVerdictNamesStepAndTensor) {
   const ReplayPlan plan = plan_replay(run_.path(), 12);
   const ReplayVerdict good = judge_replay(plan, steps(11, 12), 3);
   EXPECT_TRUE(good.agrees);
-  EXPECT_EQ(good.line,
-            "replay: step 12 matches the log bit for bit: 2 steps, 2 tensors on 3 ranks, from "
-            "snapshot-e0000-s00000010.pt");
+  EXPECT_EQ(
+      good.line,
+      "replay: step 12 matches the log bit for bit: 2 logged steps, 2 tensors on 3 ranks, from "
+      "snapshot-e0000-s00000010.pt");
   LoggedHashes bad = steps(11, 12);
   bad.steps[11].tensors[1].hash = 8;
   const ReplayVerdict other = judge_replay(plan, bad, 1);
@@ -123,6 +125,9 @@ TEST_F(ReplayPlanTest, TheVerdictNamesStepAndTensor) {
   EXPECT_EQ(other.line,
             "replay: step 11 differs from the log in 1 of 2 tensors (first 'bias') on 1 rank, from "
             "snapshot-e0000-s00000010.pt");
+  bad.runs[0].kernels = "LibTorch=2 kernels=AVX2";
+  EXPECT_TRUE(judge_replay(plan, bad, 1)
+                  .line.ends_with("; the run had kernels=AVX512, this replay kernels=AVX2"));
   EXPECT_THROW(judge_replay(plan, steps(11, 11), 1), Error);
 }
 

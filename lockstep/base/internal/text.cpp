@@ -30,7 +30,24 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
   return row[b.size()];
 }
 
+std::vector<std::string> words_of(const std::string& text) {
+  std::vector<std::string> words;
+  std::istringstream stream(text);
+  for (std::string word; stream >> word;) words.push_back(word);
+  return words;
+}
+
 }  // namespace
+
+std::string words_missing_in(const std::string& other, const std::string& text) {
+  const std::vector<std::string> there = words_of(other);
+  std::string missing;
+  for (const std::string& word : words_of(text)) {
+    if (std::ranges::find(there, word) != there.end()) continue;
+    missing += concat(missing.empty() ? "" : " ", word);
+  }
+  return missing.empty() ? "nothing" : missing;
+}
 
 std::vector<std::string> comma_list(const std::string& text) {
   std::vector<std::string> entries;

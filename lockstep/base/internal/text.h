@@ -11,6 +11,9 @@ namespace lockstep::inline internal {
 /// The texts between commas: "a,,b" are three, "" is none; a trailing comma adds none.
 std::vector<std::string> comma_list(const std::string& text);
 
+/// Those words of `text`, between blanks, that `other` does not have; "nothing": all are there.
+std::string words_missing_in(const std::string& other, const std::string& text);
+
 /// A number of bytes with three digits and decimal units: "512 B", "46.8 MB", "1.98 GB".
 std::string size_text(double bytes);
 

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/text.h"
 #include "lockstep/comm/internal/store_wait.h"
 
 namespace lockstep::inline internal {
@@ -30,14 +31,14 @@ std::string broadcast_text(const ProcessGroup& group, const std::string& text, i
 }
 
 void check_same_text(const ProcessGroup& group, const std::string& operation,
-                     const std::string& text) {
+                     const std::string& text, const std::string& cure) {
   const std::string of_first = broadcast_text(group, text, 0);
-  const at::Tensor differing =
-      at::empty({1}, at::TensorOptions(at::kInt).device(group.device())).fill_(of_first != text);
-  group.all_reduce(differing);
-  if (differing.item<int>() == 0) return;
-  throw UsageError(concat(operation, ": options differ between ranks: rank 0 has ", of_first,
-                          ", rank ", group.rank(), " has ", text));
+  const std::vector<int> others = failed_ranks(group, of_first != text);
+  if (others.empty()) return;
+  const std::string of_other = broadcast_text(group, text, others.front());
+  throw UsageError(concat(operation, ": ranks differ: rank 0 has ",
+                          words_missing_in(of_other, of_first), ", rank ", others.front(), " has ",
+                          words_missing_in(of_first, of_other), "; ", cure));
 }
 
 int group_rank(const ProcessGroup& group) {

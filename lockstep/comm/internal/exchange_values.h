@@ -18,11 +18,11 @@ namespace lockstep::inline internal {
 std::string broadcast_text(const ProcessGroup& group, const std::string& text, int source,
                            const std::string& name = {});
 
-/// Checks that all ranks have the same text. Collective.
-/// Errors: UsageError on all ranks if texts differ, with `operation`, rank 0's text and this
-/// rank's; as Work::wait.
+/// Checks that all ranks have the same text, "name=value name=value …". Collective.
+/// Errors: if texts differ, the same UsageError on all ranks, with `operation`, the words that only
+/// rank 0 and only the first differing rank have, and `cure`, what to do; as Work::wait.
 void check_same_text(const ProcessGroup& group, const std::string& operation,
-                     const std::string& text);
+                     const std::string& text, const std::string& cure = "give all ranks the same");
 
 /// Rank and world size; 0 and 1 without a group, as in a job of one process. The collectives below
 /// work without a group too.

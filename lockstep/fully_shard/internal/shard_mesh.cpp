@@ -100,8 +100,8 @@ ShardMesh shard_mesh_of(const FullyShardOptions& options) {
   const ProcessGroup group =
       options.process_group ? options.process_group : default_process_group();
   check_same_text(group, kOperation,
-                  concat("hybrid_shard = ", static_cast<int>(options.hybrid_shard),
-                         options.replicate_group ? " with a replicate_group" : ""));
+                  concat("hybrid_shard=", static_cast<int>(options.hybrid_shard),
+                         " has_replicate_group=", options.replicate_group ? 1 : 0));
   if (options.hybrid_shard != HybridShard::kNone) {
     if (options.replicate_group) {
       throw UsageError(concat(kOperation, " on rank ", group.rank(),

@@ -34,7 +34,8 @@ StartedProgram describe_own_program();
 /// for each logged step:
 ///
 ///     {"event": "begin", "step": 0, "ranks": 2, "logical_shards": 8, "directory": "/runs/digits",
-///      "program": "/bin/train", "arguments": [], "working_directory": "/home"}
+///      "kernels": "LibTorch=2.13.0 …", "program": "/bin/train", "arguments": [],
+///      "working_directory": "/home"}
 ///     {"step": 1, "tensors": {"fc.weight": "00c5a2e9f01b3d47", …}}
 ///
 /// Threads: one at a time.
@@ -47,6 +48,7 @@ class HashLog {
     std::int64_t step = 0;  ///< steps that were made before
     int ranks = 1;
     int logical_shards = 0;
+    std::string kernels;    ///< kernel_fingerprint(); empty in older logs
     std::string directory;  ///< of the run, absolute
     StartedProgram program;
   };

@@ -17,6 +17,7 @@ class HashLogTest : public ::testing::Test {
     return {.step = step,
             .ranks = ranks,
             .logical_shards = 8,
+            .kernels = "LibTorch=2 kernels=AVX512",
             .directory = "/runs/a b",
             .program = {.path = "/bin/train",
                         .arguments = {"--lr=1", "", "a \"b\""},
@@ -46,6 +47,7 @@ TEST_F(HashLogTest, ReadsWhatWasWritten) {
   ASSERT_EQ(logged.runs.size(), 1U);
   EXPECT_EQ(logged.runs[0].ranks, 2);
   EXPECT_EQ(logged.runs[0].logical_shards, 8);
+  EXPECT_EQ(logged.runs[0].kernels, "LibTorch=2 kernels=AVX512");
   EXPECT_EQ(logged.runs[0].directory, "/runs/a b");
   EXPECT_EQ(logged.runs[0].program.path, "/bin/train");
   EXPECT_EQ(logged.runs[0].program.arguments, begin_at(0, 2).program.arguments);

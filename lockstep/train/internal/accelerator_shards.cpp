@@ -3,21 +3,19 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <sstream>
 
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <ATen/Version.h>
 #include <ATen/ops/full.h>
 #include <torch/nn/module.h>
-#include <torch/version.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/log.h"
+#include "lockstep/base/internal/text.h"
 #include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/recovery/internal/step_seed.h"
 #include "lockstep/snapshot/internal/checksum.h"
+#include "lockstep/train/internal/kernel_fingerprint.h"
 
 namespace lockstep::inline internal {
 namespace {
@@ -60,31 +58,6 @@ void check_options(const AcceleratorOptions& options) {
   }
 }
 
-// LibTorch sets it, and does not tell.
-bool flushes_denormals() {
-  const volatile float denormal = std::numeric_limits<float>::denorm_min();
-  const volatile float product = denormal * 1.0F;
-  return product == 0;
-}
-
-std::vector<std::string> words_of(const std::string& text) {
-  std::vector<std::string> words;
-  std::istringstream stream(text);
-  for (std::string word; stream >> word;) words.push_back(word);
-  return words;
-}
-
-// Those of `text` that `other` does not have.
-std::string words_missing_in(const std::string& other, const std::string& text) {
-  const std::vector<std::string> there = words_of(other);
-  std::string missing;
-  for (const std::string& word : words_of(text)) {
-    if (std::ranges::find(there, word) != there.end()) continue;
-    missing += concat(missing.empty() ? "" : " ", word);
-  }
-  return missing.empty() ? "nothing" : missing;
-}
-
 }  // namespace
 
 AcceleratorShards::AcceleratorShards(AcceleratorState& state)
@@ -110,14 +83,9 @@ AcceleratorShards::~AcceleratorShards() {
 }
 
 std::string AcceleratorShards::kernels() const {
-  const auto& context = at::globalContext();
-  return concat("logical_shards=", shards_, " compute_threads=", at::get_num_threads(),
-                " LibTorch=", TORCH_VERSION, " kernels=", at::get_cpu_capability(),
-                " mkldnn=", context.userEnabledMkldnn(),
-                " deterministic=", context.deterministicAlgorithms(),
-                " precision=", static_cast<int>(state_.options().precision),
-                " float32_matmul_precision=", static_cast<int>(context.float32MatmulPrecision()),
-                " flush_denormal=", flushes_denormals());
+  return concat("logical_shards=", shards_,
+                " precision=", static_cast<int>(state_.options().precision), " ",
+                kernel_fingerprint());
 }
 
 void AcceleratorShards::compare_kernels(const std::string& saved, const std::string& source) const {
@@ -127,12 +95,12 @@ void AcceleratorShards::compare_kernels(const std::string& saved, const std::str
       concat(source,
              ": logical_shards: kernels may round differently from the saved run: saved with ",
              words_missing_in(own, saved), ", now ", words_missing_in(saved, own),
-             "; the training continues, its bits may be other ones"));
+             "; the training continues, with different bits"));
 }
 
 // A survivor does not end for a rank that joins.
 void AcceleratorShards::check_kernels() {
-  constexpr const char* kOperation = "logical_shards: what decides how kernels round";
+  constexpr const char* kOperation = "logical_shards: the fingerprint of kernels";
   const ProcessGroup& group = state_.process_group();
   const std::string own = kernels();
   const auto hash = static_cast<std::int64_t>(hash_bytes(own.data(), own.size()));
@@ -145,7 +113,9 @@ void AcceleratorShards::check_kernels() {
   if (std::ranges::any_of(rows, is_other)) {
     const auto rank = is_start ? 0 : static_cast<int>(met - rows.begin());
     const bool is_allowed = reference[2] != 0;
-    if (is_start && !is_allowed) check_same_text(group, kOperation, own);
+    constexpr const char* kCure =
+        "start it with the same settings and instructions, or set allow_kernel_differences";
+    if (is_start && !is_allowed) check_same_text(group, kOperation, own, kCure);
     const std::string theirs = broadcast_text(group, own, rank);
     if (own != theirs) {
       const std::string difference = concat(
@@ -153,9 +123,7 @@ void AcceleratorShards::check_kernels() {
           is_start ? ": " : ", which trains: ", words_missing_in(own, theirs), ", this rank (",
           group.rank(), is_start ? "): " : "), which joins: ", words_missing_in(theirs, own));
       if (!is_allowed) {
-        throw UsageError(concat(difference,
-                                "; start it with the same settings and instructions, or "
-                                "set allow_kernel_differences"));
+        throw UsageError(concat(difference, "; ", kCure));
       }
       log(LogLevel::kWarning,
           concat(difference,

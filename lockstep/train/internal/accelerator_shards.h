@@ -47,7 +47,7 @@ class AcceleratorShards {
   void backward(const at::Tensor& loss, std::optional<double> weight);
   /// Mean loss over all samples of the last complete step; NaN before the first.
   double loss() const { return loss_.item<double>(); }
-  /// What decides how kernels round, as far as LibTorch reports it: "name=value name=value …".
+  /// The options that decide how kernels round, and kernel_fingerprint().
   std::string kernels() const;
   /// Warns on rank 0 if a snapshot is of a run whose kernels may round differently.
   void compare_kernels(const std::string& saved, const std::string& source) const;

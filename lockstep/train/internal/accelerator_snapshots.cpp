@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/log.h"
 #include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/recovery/internal/step_recovery.h"
 #include "lockstep/recovery/internal/tensor_copies.h"
@@ -167,12 +168,17 @@ bool AcceleratorState::is_of_this_training(const c10::IValue& values) const {
   return id.isString() && id.toStringRef() == training_id_;
 }
 
-// Of a snapshot without them any number may be made.
 void AcceleratorState::check_saved_shards(const c10::IValue& values,
                                           const std::string& source) const {
   const auto check_equal = [&](const char* name, std::int64_t own) {
     const c10::IValue saved = find_value(values, name);
-    if (saved.isNone() || saved.toInt() == 0 || saved.toInt() == own) return;
+    if (saved.isNone() || saved.toInt() == own) return;
+    if (saved.toInt() == 0) {
+      if (process_index() != 0) return;
+      log(LogLevel::kWarning, concat(source, ": it was saved without ", name,
+                                     "; the bits of its training depend on its number of ranks"));
+      return;
+    }
     throw UsageError(concat(source, ": it was saved with ", name, "=", saved.toInt(),
                             ", this training has ", own, ", and would have other bits; set ", name,
                             "=", saved.toInt()));

@@ -13,6 +13,7 @@
 #include "lockstep/record/internal/hash_log.h"
 #include "lockstep/record/internal/replay_request.h"
 #include "lockstep/train/accelerator.h"
+#include "lockstep/train/internal/kernel_fingerprint.h"
 #include "lockstep/train/trainer_loop.h"
 
 namespace lockstep {
@@ -62,6 +63,7 @@ void HashLogger::log_hashes(const TrainerState& state) {
     log_->begin({.step = state.time.batches - 1,
                  .ranks = state.accelerator.num_processes(),
                  .logical_shards = logical_shards_,
+                 .kernels = kernel_fingerprint(),
                  .directory = directory_,
                  .program = describe_own_program()});
   }

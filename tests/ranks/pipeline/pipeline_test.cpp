@@ -265,7 +265,7 @@ TEST_F(PipelineRanks, OptionsThatDoNotFitAreRefusedOnAllRanks) {
   NEEDS_RANKS(2);
   const std::string message =
       message_of<UsageError>([&] { Pipeline(make_net(), {.micro_batches = rank_ == 1 ? 3 : 4}); });
-  EXPECT_SAYS(message, "rank 0 has 1f1b, 4 micro-batches");
+  EXPECT_SAYS(message, "rank 0 has micro_batches=4, rank 1 has micro_batches=3; ");
   // What one rank alone would refuse, all do.
   EXPECT_THROW(Pipeline(make_net(), {.micro_batches = rank_ == 1 ? 0 : 4}), UsageError);
   EXPECT_THROW(Pipeline(rank_ == 1 ? nn::Sequential() : make_net(), PipelineOptions{}), UsageError);

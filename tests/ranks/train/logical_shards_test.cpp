@@ -337,7 +337,7 @@ TEST_F(LogicalShardsTest, ModelsThatDifferBetweenRanksAreRefused) {
   EXPECT_SAYS(message_of<UsageError>([&] {
                 shards.backward(net->forward(at::ones({2, 4})).sum(), {});
               }),
-              "logical_shards: options differ between ranks");
+              "logical_shards: ranks differ: rank 0 has layout=");
 }
 
 // An optimizer updates a parameter with a gradient of zeros, and one without none.
