@@ -38,7 +38,7 @@ bool has_shared_copies(const ProcessGroup& group);
 /// shard (StepLog) and the step ends as if that rank were there; they see the loss in the next
 /// collective. If it has not, nothing is changed.
 ///
-/// Over several machines each has a copy, and all make the same steps. Before a step a rank sums a
+/// Over several machines each has a copy, and all make the same steps. First each rank sums a
 /// part of its machine's gradients with the ranks that have the same part on other machines
 /// (model_copy_machines.cpp). From then on the step is as on one machine.
 ///

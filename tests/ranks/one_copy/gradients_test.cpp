@@ -338,7 +338,7 @@ TEST_F(OneCopy, APassOfSomeRanksThatReachesNothingTakesPart) {
 
 // A rank that gives its gradients up does not know any more what they weigh.
 TEST_F(OneCopy, GradientsWithWeightsAreGivenUpByAllRanksOrNone) {
-  NEEDS_COPIES();
+  NEEDS_SHARED_MEMORY();
   Model model = model_of(true);
   SGD optimizer(model->parameters(), {.lr = 0.1});
   model.backward(model(factors_of(1)), {.weight = 1.0 + rank_});
