@@ -4,10 +4,12 @@
 //
 // Trains linear layers of WIDTH x WIDTH with AdamW. Prints, as JSON, for each save: the ms of
 // save() ("stall"), of the two steps before it and the two after it ("before", "after"), on the
-// slowest rank, and until the snapshot is on disk ("write"). The first save allocates memory.
+// slowest rank, until the snapshot is on disk ("write"), and of the processor in save()
+// ("stall_cpu"). The first save allocates memory.
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -45,6 +47,13 @@ nn::Sequential make_net(std::int64_t width) {
   for (int i = 0; i < kLayers; ++i)
     net->push_back(nn::Linear(nn::LinearOptions(width, width).bias(false)));
   return net;
+}
+
+/// Of this thread on its processor: without what other programs take.
+double processor_milliseconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
 }
 
 class Training {
@@ -85,12 +94,14 @@ int measure(const std::string& way, const std::string& folder, int saves, std::i
   nlohmann::json rows = nlohmann::json::array();
   for (int i = 0; i < saves; ++i) {
     group.barrier();
-    std::array<double, 6> ms{};
+    std::array<double, 7> ms{};
     ms[0] = training.step();
     ms[1] = training.step();
     group.barrier();
     const auto begin = Clock::now();
+    ms[6] = -processor_milliseconds();
     ms[2] = training.save(snapshots, i);
+    ms[6] += processor_milliseconds();
     ms[3] = training.step();
     ms[4] = training.step();
     snapshots.wait();
@@ -99,6 +110,7 @@ int measure(const std::string& way, const std::string& folder, int saves, std::i
                      {.op = ReduceOp::kMax});
     rows.push_back({{"before", {ms[0], ms[1]}},
                     {"stall", ms[2]},
+                    {"stall_cpu", ms[6]},
                     {"after", {ms[3], ms[4]}},
                     {"write", ms[5]}});
   }

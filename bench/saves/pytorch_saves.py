@@ -44,17 +44,19 @@ def main():
         dist.barrier()
         before = [step(), step()]
         dist.barrier()
-        begin = time.monotonic()
+        begin, begin_cpu = time.monotonic(), time.thread_time()
         written = dcp.async_save({"model": net.state_dict(), "optimizer": optimizer.state_dict()},
                                  checkpoint_id=os.path.join(folder, f"step-{number}"))
         stall = (time.monotonic() - begin) * 1e3
+        stall_cpu = (time.thread_time() - begin_cpu) * 1e3
         after = [step(), step()]
         written.result()
         write = (time.monotonic() - begin) * 1e3
-        figures = torch.tensor([*before, stall, *after, write], dtype=torch.float64)
+        figures = torch.tensor([*before, stall, *after, write, stall_cpu], dtype=torch.float64)
         dist.all_reduce(figures, dist.ReduceOp.MAX)
         figures = figures.tolist()
-        rows.append({"before": figures[:2], "stall": figures[2], "after": figures[3:5], "write": figures[5]})
+        rows.append({"before": figures[:2], "stall": figures[2], "after": figures[3:5], "write": figures[5],
+                     "stall_cpu": figures[6]})
         if dist.get_rank() == 0:
             shutil.rmtree(os.path.join(folder, f"step-{number}"))
     if dist.get_rank() == 0:

@@ -4,9 +4,10 @@ replicas, and torch.distributed.checkpoint.async_save after DistributedDataParal
 
     bench/saves/run.py --build=build/release --python=.venv/bin/python --json=FILE
 
-"stall" is the time in the call that saves; "first step" and "second step" what the two steps after it take more than
-the median step before; "written" until the snapshot is on disk. The first save of each turn, which allocates memory,
-is a row of its own. The default is 100 million parameters on two ranks of one thread.
+"stall" is the time in the call that saves, "of CPU" that of its thread on the processor; "first step" and "second
+step" what the two steps after it take more than the median step before; "written" until the snapshot is on disk. The
+first save of each turn, which allocates memory, is a row of its own. The default is 100 million parameters on two
+ranks of one thread.
 """
 import argparse
 import json
@@ -51,6 +52,7 @@ def row_of(way, saves):
     step = statistics.median(ms for save in saves for ms in save["before"])
     return {"way": way, "saves": len(saves), "step_ms": step,
             "stall_ms": statistics.median(save["stall"] for save in saves),
+            "stall_cpu_ms": statistics.median(save["stall_cpu"] for save in saves),
             "stall_ms_max": max(save["stall"] for save in saves),
             "first_step_ms": statistics.median(save["after"][0] for save in saves) - step,
             "second_step_ms": statistics.median(save["after"][1] for save in saves) - step,
@@ -58,9 +60,11 @@ def row_of(way, saves):
 
 
 def table_of(rows):
-    lines = [f"{'way':18}{'step':>9}{'stall':>9}{'at most':>9}{'first step':>12}{'second step':>13}{'written':>10}  ms"]
+    lines = [f"{'way':18}{'step':>9}{'stall':>9}{'at most':>9}{'of CPU':>9}{'first step':>12}{'second step':>13}"
+             f"{'written':>10}  ms"]
     for row in rows:
         lines.append(f"{row['way']:18}{row['step_ms']:9.4g}{row['stall_ms']:9.4g}{row['stall_ms_max']:9.4g}"
+                     f"{row['stall_cpu_ms']:9.4g}"
                      f"{row['first_step_ms']:+12.4g}{row['second_step_ms']:+13.4g}{row['written_ms']:10.4g}")
     return "\n".join(lines)
 
