@@ -349,6 +349,7 @@ std::vector<std::int64_t> ModelCopy::header_words(const std::vector<std::size_t>
     weights.push_back(held_[index].weight);
     made = XXH64(&held_[index].made, sizeof made, made);
   }
+  digest = XXH64(name_.data(), name_.size(), digest);
   digest = XXH64(weights.data(), weights.size() * sizeof(double), digest);
   digest = XXH64(indices.data(), indices.size() * sizeof(std::size_t), digest);
   return {changes_.empty() ? 0 : 1, static_cast<std::int64_t>(digest),
@@ -391,10 +392,11 @@ std::string ModelCopy::ranks_of_other(std::size_t word) const {
 void ModelCopy::check_same_call() const {
   const std::string others = ranks_of_other(kCallWord);
   if (others.empty()) return;
-  throw UsageError(concat("step of ", name_,
-                          ": parameters, options, steps or weights of backward passes", others,
-                          " are other than on rank 0; with one_copy_per_machine every rank must "
-                          "step the same parameters with the same options and state"));
+  throw UsageError(
+      concat("step of ", name_, ": model, parameters, options, steps or weights of backward passes",
+             others,
+             " are other than on rank 0; with one_copy_per_machine every rank must "
+             "step the same models in the same order, with the same options and state"));
 }
 
 // Each rank does it to its part of the averages, or to its copy of a sum.

@@ -73,23 +73,26 @@ std::vector<std::size_t> ModelCopy::compare_machines(const std::vector<std::size
     const std::int64_t flags = (place != 0 ? kHas : 0) | (place < 0 ? kIsAverage : 0);
     gradients[index / kGradientsPerWord] |= flags << 2 * (index % kGradientsPerWord);
   }
-  std::vector<std::int64_t> own = header_words(indices, digest);
-  own.insert(own.end(), gradients.begin(), gradients.end());
-  try {
-    words_ = gather_words(group_, own, "step of " + name_);
-  } catch (const Error& error) {
-    note_loss(error);
-    throw;
-  }
+  const auto gather = [this](const std::vector<std::int64_t>& own) {
+    try {
+      return gather_words(group_, own, "step of " + name_);
+    } catch (const Error& error) {
+      note_loss(error);
+      throw;
+    }
+  };
+  // Those of another model may be of another length.
+  words_ = gather(header_words(indices, digest));
   check_same_call();
+  const auto gradients_of_all = gather(gradients);
   check_changes();
   std::vector<std::size_t> summed;
   for (const std::size_t index : indices) {
     int held = 0;
     int averaged = 0;
-    for (const auto& words : words_) {
+    for (const auto& words : gradients_of_all) {
       const std::int64_t flags =
-          words[kHeaderWords + index / kGradientsPerWord] >> 2 * (index % kGradientsPerWord);
+          words[index / kGradientsPerWord] >> 2 * (index % kGradientsPerWord);
       if ((flags & kHas) != 0) ++held;
       if ((flags & kIsAverage) != 0) ++averaged;
     }
@@ -195,12 +198,13 @@ void ModelCopy::tell_machines(bool refuses) {
     for (const auto& words : gather_words(group_, {refusing}, "vote of " + name_)) {
       if (refusing == 0) refusing = words[0];
     }
-  } catch (const Error& error) {
-    note_loss(error);
+  } catch (const std::exception& error) {
+    if (const auto* const known = dynamic_cast<const Error*>(&error)) note_loss(*known);
     return;
   }
   if (refuses || refusing == 0) return;
-  decide_step(Decision::kVoid);
+  // A rank of this machine may have heard of a loss instead, and decided.
+  if (decide_step(Decision::kVoid) == Decision::kUpdate) return;
   throw_void_step(static_cast<int>(refusing - 1));
 }
 

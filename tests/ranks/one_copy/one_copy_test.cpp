@@ -413,6 +413,33 @@ TEST_F(OneCopy, WhereEachRankIsOnAMachineOfItsOwnModelsAreOrdinary) {
   }
 }
 
+// On one machine barriers have the names of models.
+TEST_F(OneCopy, MachinesThatStepOtherModelsAreRefused) {
+  NEEDS_COPIES();
+  if (group_.backend_name() != "hierarchical") GTEST_SKIP() << "needs several machines";
+  for (const Sizes& sizes : {kParameterSizes, Sizes(90, 1)}) {
+    Model first = model_of(true);
+    Model second = model_of(true, sizes);
+    AdamW of_first(first->parameters(), {.lr = 0.1});
+    AdamW of_second(second->parameters(), {.lr = 0.1});
+    for (int step = 0; step < 2; ++step) {
+      backward(first, step);
+      second(factors_of(step, sizes)).backward();
+      const bool is_swapped = step == 1 && rank_ == world_size_ - 1;
+      AdamW& next = is_swapped ? of_second : of_first;
+      if (step == 1) {
+        EXPECT_SAYS(message_of<UsageError>([&] { next.step(); }),
+                    "step the same models in the same order");
+        continue;
+      }
+      next.step();
+      of_second.step();
+      of_first.zero_grad();
+      of_second.zero_grad();
+    }
+  }
+}
+
 TEST_F(OneCopy, AskedForOnSomeRanksIsRefused) {
   NEEDS_RANKS(2);
   EXPECT_SAYS(message_of<UsageError>([&] { model_of(rank_ == 0); }), "one_copy_per_machine=");
