@@ -82,7 +82,15 @@ constexpr std::int64_t kMostIntegers = 64;
 
 // What is summed as doubles, behind each other: for each parameter how many shards have a gradient,
 // for each buffer how many shards have changed it, and these.
-enum Count { kLoss, kWeight, kWeighted, kShards, kCounts };
+enum Count { kLoss, kWeight, kWeighted, kShards, kStep, kCounts };
+
+// Of steps that differ, numbers whose sum over few shards is exact and that do not make up for each
+// other.
+double mark_of(std::int64_t step) {
+  constexpr std::uint64_t kGoldenRatio = 0x9E3779B97F4A7C15U;
+  constexpr unsigned kBits = 31;
+  return static_cast<double>((static_cast<std::uint64_t>(step) * kGoldenRatio) >> (64 - kBits));
+}
 
 // Where no value is a number, not even before, nothing has changed.
 bool are_same_values(const at::Tensor& left, const at::Tensor& right) {
@@ -377,6 +385,7 @@ void LogicalShards::Impl::push_shard(double loss, const ShardWeight& weight) {
   const ShardTarget target{.flats = sibling != nullptr ? *sibling : sum_->next_value(),
                            .is_sum = sibling != nullptr};
   std::vector<double> counts(kCounts);
+  counts[kStep] = mark_of(step_);
   if (weight.fraction_of_step > 0) {
     counts[kLoss] = loss * weight.fraction_of_step;
     counts[kShards] = 1;
@@ -477,6 +486,11 @@ void LogicalShards::Impl::end_step(std::int64_t step) {
   const std::vector<at::Tensor>& sums = sum_->finish();
   const at::Tensor counts = sums[counts_.flat].narrow(0, counts_.from, number_of_counts());
   const double* const count = counts.const_data_ptr<double>();
+  if (count[kStep] != mark_of(step_) * options_.shards) {
+    throw UsageError(concat("logical_shards: step ", step, " ends on rank ", group_.rank(),
+                            ", and on other ranks another one; each rank must make the same steps, "
+                            "with one backward() for each of its shards"));
+  }
   if (count[kWeighted] != 0 && count[kWeighted] != count[kShards]) {
     throw UsageError(
         "logical_shards: only some shards of the step have a weight; give one with each loss or "

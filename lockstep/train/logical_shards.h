@@ -109,8 +109,8 @@ class LogicalShards {
 
   /// Ends the step after all its shards: gradients and buffers become those of the step, with the
   /// same bits on all ranks. Seeds the generators equally on all ranks. Collective.
-  /// Errors: UsageError if a shard of this rank is missing, or for another step number; else as
-  /// Work::wait.
+  /// Errors: UsageError if a shard of this rank is missing, or for another step number than that of
+  /// its shards or of another rank; else as Work::wait.
   void end_step(std::int64_t step);
 
   /// Whether a shard without samples also needs its forward and backward passes, because all ranks

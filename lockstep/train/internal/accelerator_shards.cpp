@@ -177,9 +177,20 @@ const LoaderPosition& AcceleratorShards::position() const {
       "loader that was prepared first; call it in the loop over that");
 }
 
+// Else another rank's sum would wait for this one's, or take that of a later step.
+void AcceleratorShards::check_backward() const {
+  if (state_.has_lost_group() || !steps_ || !steps_->is_within_shard()) return;
+  if (!state_.loaders.front()->has_batch()) return;  // The loop was left.
+  throw UsageError(
+      "Accelerator: with logical_shards a batch had no backward(); call Accelerator::backward in "
+      "place of loss.backward(), once for each batch; to leave out steps whose loss is not finite, "
+      "set non_finite");
+}
+
 void AcceleratorShards::begin_shard(const ShardPlace& place) {
   // The step is void already; this rank may have been in the middle of a shard.
   if (state_.has_lost_group()) return;
+  check_backward();
   place_ = place;
   const LoaderPosition& loader = *state_.loaders.front();
   if (!loader.is_within_step()) {

@@ -36,6 +36,9 @@ class AcceleratorShards {
   /// Begins a shard, before the program's loop gets its batch.
   /// Errors: UsageError for a module with layers that communicate in forward.
   void begin_shard(const ShardPlace& place);
+  /// Before the loop goes on behind a batch.
+  /// Errors: UsageError if the batch had no backward().
+  void check_backward() const;
   /// Whether this is the rank's last shard of its step, whose backward() completes it.
   bool ends_step() const;
   /// Whether a step has begun and is not yet summed.

@@ -476,6 +476,7 @@ bool AcceleratorState::is_other_loader_in_pass() const {
 
 void AcceleratorState::visit_boundary(LoaderBoundary boundary) {
   if (recovery_->phase() == RecoveryPhase::kEnded) return;
+  if (shards_) shards_->check_backward();
   end_left_step();
   LoaderPosition& loader = *loaders.front();
   if (recovery_->phase() == RecoveryPhase::kInactive) {

@@ -374,6 +374,27 @@ TEST_F(LogicalShardsTest, WhatIsDrawnBehindAStepIsTheSameOnAllRanks) {
   EXPECT_TRUE(at::equal(drawn, of_rank_0));
 }
 
+// Their sum would be that of no step.
+TEST_F(LogicalShardsTest, RanksAtDifferentStepsAreRefused) {
+  NEEDS_RANKS(2);
+  const int all = group_.world_size();
+  torch::nn::Sequential net = dropout_net();
+  LogicalShards shards({net.ptr()}, {.shards = all, .process_group = group_});
+  const auto run_step = [&](std::int64_t step) {
+    net->zero_grad();
+    for (const int shard : shards.local_shards()) {
+      shards.begin_shard(step, shard);
+      shards.backward(net->forward(at::ones({2, 4})).sum(), {.fraction_of_step = 1.0 / all});
+    }
+    shards.end_step(step);
+  };
+  run_step(0);
+  const std::int64_t own = group_.rank() == 0 ? 2 : 1;
+  EXPECT_SAYS(message_of<UsageError>([&] { run_step(own); }),
+              concat("step ", own, " ends on rank ", group_.rank()));
+  run_step(3);
+}
+
 struct MeanTask : Task<torch::nn::SequentialImpl> {
   std::shared_ptr<torch::nn::SequentialImpl> configure_model() override {
     return dropout_net().ptr();

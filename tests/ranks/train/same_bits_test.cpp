@@ -218,6 +218,35 @@ TEST_F(SameBits, AStepNeedsTheSumOfAllShards) {
   }
 }
 
+TEST_F(SameBits, ABatchWithoutABackwardIsRefused) {
+  enum class Instead { kContinue, kOwnBackward, kDdpBackward };
+  for (const int shards : {world_size_, 2 * world_size_}) {
+    for (const auto instead : {Instead::kContinue, Instead::kOwnBackward, Instead::kDdpBackward}) {
+      SCOPED_TRACE(::testing::Message() << shards << " shards, " << static_cast<int>(instead));
+      ShardedLoop loop({.logical_shards = shards});
+      int batches = 0;
+      EXPECT_SAYS(message_of<UsageError>([&] {
+                    for (auto& batch : loop.loader) {
+                      if (++batches > 1 && loop.accelerator.sync_gradients()) {
+                        if (instead == Instead::kContinue) continue;
+                        loop.optimizer.zero_grad();
+                        const at::Tensor loss = loop.loss_of(batch);
+                        if (instead == Instead::kOwnBackward) {
+                          loss.backward();
+                        } else {
+                          loop.model.ddp().backward(loss);
+                        }
+                        continue;
+                      }
+                      loop.backward(batch);
+                      loop.optimizer.step();
+                    }
+                  }),
+                  "a batch had no backward()");
+    }
+  }
+}
+
 TEST_F(SameBits, CollectivesWithinAStepAreRefused) {
   ShardedLoop loop({.logical_shards = 2 * world_size_});
   Accelerator& accelerator = loop.accelerator;
