@@ -477,6 +477,7 @@ void AcceleratorState::step(PreparedOptimizerState& stepped) {
   if (recovery_) recovery_->expect_update();
   if (has_lost_group()) return;
   check_summed("PreparedOptimizer::step");
+  if (shards_) shards_->check_gradients(*stepped.optimizer);
   bool is_finite = true;
   const bool has_updated = attempt_in_step([&] { is_finite = look_at_gradients(stepped); }) &&
                            update(stepped, is_finite);

@@ -154,6 +154,9 @@ class LogicalShards::Impl {
 
   const ShardBlock& own() const { return own_; }
   double loss() const { return loss_; }
+  bool sums(const at::Tensor& parameter) const {
+    return summed_.contains(parameter.unsafeGetTensorImpl());
+  }
   bool is_within_step() const { return is_open_; }
   bool is_within_shard() const { return has_begun_; }
   bool needs_every_backward() const { return has_sync_batch_norm_; }
@@ -189,6 +192,8 @@ class LogicalShards::Impl {
   void connect();
   void begin_step(std::int64_t step);
   void check_begun() const;
+  void check_all_summed() const;
+  void check_size(std::size_t index) const;
   void push_shard(double loss, const ShardWeight& weight);
   bool adopt_gradient(const at::Tensor& parameter, std::size_t flat);
   static bool put_gradient(const at::Tensor& parameter, const Place& place,
@@ -203,7 +208,8 @@ class LogicalShards::Impl {
   const ShardBlock own_;
   bool has_sync_batch_norm_ = false;
   std::vector<at::Tensor> parameters_;
-  std::vector<Place> places_;  // of parameters
+  std::unordered_set<const c10::TensorImpl*> summed_;  // the same
+  std::vector<Place> places_;                          // of parameters
   std::vector<Buffer> buffers_;
   ShardSum::Layout layout_;
   std::vector<std::size_t> small_;  // of layout_: what is copied
@@ -263,6 +269,7 @@ void LogicalShards::Impl::find_tensors(const torch::nn::Module& module,
   for (const at::Tensor& parameter : module.parameters()) {
     if (!parameter.requires_grad() || !is_new(parameter)) continue;
     parameters_.push_back(parameter);
+    summed_.insert(parameter.unsafeGetTensorImpl());
     places_.push_back(add_parameter(parameter));
   }
   for (const auto& item : module.named_buffers()) {
@@ -340,6 +347,33 @@ void LogicalShards::Impl::check_begun() const {
       "once per shard: add several losses");
 }
 
+// Its gradient would stay this rank's own.
+void LogicalShards::Impl::check_all_summed() const {
+  for (const auto& module : modules_) {
+    for (const auto& item : module->named_parameters()) {
+      if (!item.value().requires_grad() || sums(item.value())) continue;
+      throw UsageError(
+          concat("logical_shards: the parameter '", item.key(),
+                 "' was added or unfrozen later, and its gradients are not summed; let it require "
+                 "gradients from the start (to freeze it, leave it out of the optimizer)"));
+    }
+  }
+}
+
+// In the sum its neighbours begin where it ended at first.
+void LogicalShards::Impl::check_size(std::size_t index) const {
+  const at::Tensor& parameter = parameters_[index];
+  const Place& place = places_[index];
+  if (flat_elements(parameter) == place.elements &&
+      c10::toRealValueType(parameter.scalar_type()) == layout_[place.flat].first) {
+    return;
+  }
+  throw UsageError(concat("logical_shards: a parameter has another size or dtype than at first, ",
+                          place.elements, " numbers of ", c10::toString(layout_[place.flat].first),
+                          ", and now ", parameter.sizes(), " of ",
+                          c10::toString(parameter.scalar_type())));
+}
+
 // A gradient of an earlier step would count once for each rank.
 void LogicalShards::Impl::begin_backward() {
   check_begun();
@@ -377,6 +411,7 @@ void LogicalShards::Impl::take_gradients(double loss, const ShardWeight& weight)
 
 void LogicalShards::Impl::push_shard(double loss, const ShardWeight& weight) {
   const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) check_size(i);
   const std::vector<at::Tensor>* const sibling = sum_->left_sibling(next_);
   std::vector<bool> is_taken(parameters_.size());
   for (std::size_t i = 0; sibling == nullptr && i < parameters_.size(); ++i) {
@@ -481,6 +516,7 @@ void LogicalShards::Impl::end_step(std::int64_t step) {
     throw UsageError(concat("logical_shards: step ", step, " ends on rank ", group_.rank(),
                             ", whose shards were of step ", step_));
   }
+  check_all_summed();
   const at::NoGradGuard no_grad;
   connect();
   const std::vector<at::Tensor>& sums = sum_->finish();
@@ -504,6 +540,7 @@ void LogicalShards::Impl::end_step(std::int64_t step) {
       parameters_[i].mutable_grad().reset();
       continue;
     }
+    check_size(i);
     const Place& place = places_[i];
     at::Tensor gradient = gradient_view(sums[place.flat], place.from, parameters_[i]);
     if (divides) gradient.div_(count[kWeight]);
@@ -596,6 +633,10 @@ void LogicalShards::end_step(std::int64_t step) {
 
 double LogicalShards::loss() const {
   return impl_->loss();
+}
+
+bool LogicalShards::sums(const at::Tensor& parameter) const {
+  return impl_->sums(parameter);
 }
 
 bool LogicalShards::needs_every_backward() const {

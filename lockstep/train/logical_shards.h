@@ -62,9 +62,10 @@ struct ShardWeight {
 /// of the step, floating-point buffers change by the weighted mean of the shards' changes, integer
 /// buffers by the change of shard 0.
 ///
-/// Parameters and buffers must be equal on all ranks; DistributedDataParallel makes them so. If a
-/// module is wrapped by it, hold no_sync() during the life of this object. The number of operator
-/// threads affects the bits: call at::set_num_threads() with the same number on each rank.
+/// Gradients are those of the parameters that require one when the object is made; later ones are
+/// an error. Parameters and buffers must be equal on all ranks; DistributedDataParallel makes them
+/// so. If a module is wrapped by it, hold no_sync() during the life of this object. The number of
+/// operator threads affects the bits: call at::set_num_threads() with the same number on each rank.
 ///
 /// Threads: call from the training thread.
 /// Lifetime: keeps the modules and the group alive.
@@ -120,6 +121,8 @@ class LogicalShards {
   /// Mean loss over the samples of the last complete step; NaN before the first.
   double loss() const;
 
+  /// Whether the parameter's gradient is summed: it required one when this object was made.
+  bool sums(const at::Tensor& parameter) const;
   /// Whether a shard of an incomplete step has begun.
   bool is_within_step() const;
   /// Whether a shard has begun whose backward() has not been called.

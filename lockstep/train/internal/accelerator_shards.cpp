@@ -7,6 +7,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
 #include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
@@ -156,8 +157,22 @@ void AcceleratorShards::end_left_step() {
   discard_step();
 }
 
+// Parameters whose gradients stay each rank's own would differ, and nobody would see it.
+void AcceleratorShards::check_gradients(const torch::optim::Optimizer& optimizer) const {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (!parameter.grad().defined() || steps_->sums(parameter)) continue;
+      throw UsageError(concat(
+          "PreparedOptimizer::step: with logical_shards a parameter of sizes ", parameter.sizes(),
+          " has a gradient that is not summed over the shards; give its module to prepare() before "
+          "the step begins, with all parameters that are to be trained"));
+    }
+  }
+}
+
 LogicalShards& AcceleratorShards::steps() {
   if (steps_) return *steps_;
+  models_ = state_.replicas.size();
   std::vector<std::shared_ptr<torch::nn::Module>> modules;
   for (const auto& replica : state_.replicas) modules.push_back(replica->module());
   return steps_.emplace(
@@ -196,6 +211,7 @@ void AcceleratorShards::begin_shard(const ShardPlace& place) {
   if (!loader.is_within_step()) {
     if (steps_) steps_->restore_buffers();
     discard_step();
+    if (models_ != state_.replicas.size()) steps_.reset();
     if (place.shard == shards_ && loader.batches_behind_cursor() == 0) {  // An epoch's end.
       return seed_step(state_.options().seed, shards_, step_of_place(),
                        state_.process_group().device());

@@ -48,6 +48,9 @@ class AcceleratorShards {
   /// Call it in place of loss.backward(). Collective in a rank's last shard of the step, after
   /// which gradients and buffers are those of the step.
   void backward(const at::Tensor& loss, std::optional<double> weight);
+  /// Before an optimizer steps.
+  /// Errors: UsageError for a gradient that is not summed.
+  void check_gradients(const torch::optim::Optimizer& optimizer) const;
   /// Mean loss over all samples of the last complete step; NaN before the first.
   double loss() const { return loss_.item<double>(); }
   /// The options that decide how kernels round, and kernel_fingerprint().
@@ -64,7 +67,8 @@ class AcceleratorShards {
   AcceleratorState& state_;
   const int shards_;
   const int threads_before_;
-  std::optional<LogicalShards> steps_;  // of the group
+  std::optional<LogicalShards> steps_;  // of the group and the prepared models
+  std::size_t models_ = 0;              // of steps_
   ShardPlace place_;
   bool has_sum_ = false;
   bool has_met_ = false;  // Its kernels are those of a group it was in.

@@ -395,6 +395,39 @@ TEST_F(LogicalShardsTest, RanksAtDifferentStepsAreRefused) {
   run_step(3);
 }
 
+TEST_F(LogicalShardsTest, ParametersThatChangeLaterAreRefused) {
+  const auto message = [&](const auto& change) {
+    const auto module = std::make_shared<torch::nn::Module>();
+    const at::Tensor used = module->register_parameter("used", at::ones({3}));
+    module->register_parameter("frozen", at::ones({3}), /*requires_grad=*/false);
+    LogicalShards shards({module}, {.shards = group_.world_size(), .process_group = group_});
+    return message_of<UsageError>([&] {
+      for (const std::int64_t step : {0, 1}) {
+        module->zero_grad();
+        if (step == 1) change(*module);
+        for (const int shard : shards.local_shards()) {
+          shards.begin_shard(step, shard);
+          at::Tensor loss = at::zeros({});
+          for (const at::Tensor& one : module->parameters()) loss = loss + one.sum();
+          shards.backward(loss, {});
+        }
+        shards.end_step(step);
+      }
+    });
+  };
+  EXPECT_SAYS(message([](torch::nn::Module& module) {
+                module.named_parameters()["frozen"].set_requires_grad(true);
+              }),
+              "the parameter 'frozen' was added or unfrozen later");
+  EXPECT_SAYS(
+      message([](torch::nn::Module& module) { module.register_parameter("late", at::ones({2})); }),
+      "the parameter 'late' was added or unfrozen later");
+  EXPECT_SAYS(message([](torch::nn::Module& module) {
+                module.named_parameters()["used"].set_data(at::ones({5}));
+              }),
+              "another size or dtype than at first, 3 numbers of Float, and now [5] of Float");
+}
+
 struct MeanTask : Task<torch::nn::SequentialImpl> {
   std::shared_ptr<torch::nn::SequentialImpl> configure_model() override {
     return dropout_net().ptr();

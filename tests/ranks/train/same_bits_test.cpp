@@ -1,5 +1,6 @@
 // logical_shards: the same bits on any number of ranks.
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -245,6 +246,57 @@ TEST_F(SameBits, ABatchWithoutABackwardIsRefused) {
                   "a batch had no backward()");
     }
   }
+}
+
+TEST_F(SameBits, AnOptimizerWithParametersThatAreNotPreparedIsRefused) {
+  Accelerator accelerator({.logical_shards = 2 * world_size_});
+  torch::nn::Linear net(4, 1);
+  torch::nn::Linear criterion(1, 1);
+  std::vector<at::Tensor> all = net->parameters();
+  for (const at::Tensor& parameter : criterion->parameters()) all.push_back(parameter);
+  torch::optim::Adam adam(all, torch::optim::AdamOptions(0.01));
+  auto [model, optimizer] = accelerator.prepare(net, adam);
+  auto loader = accelerator.make_data_loader(sine_rows(32), {.batch_size = 2});
+  EXPECT_SAYS(message_of<UsageError>([&] {
+                for (auto& batch : loader) {
+                  optimizer.zero_grad();
+                  const at::Tensor output = criterion->forward(model(batch.data));
+                  accelerator.backward(at::mse_loss(output, batch.target));
+                  optimizer.step();
+                }
+              }),
+              "a parameter of sizes [1, 1] has a gradient that is not summed");
+}
+
+TEST_F(SameBits, AModelMayBePreparedBetweenSteps) {
+  ShardedLoop loop({.logical_shards = 2 * world_size_}, 16 * world_size_);
+  torch::nn::Sequential other = dropout_net();
+  auto second = make_adam(other);
+  std::optional<PreparedModel<torch::nn::SequentialImpl>> model;
+  std::optional<PreparedOptimizer<torch::optim::Adam>> optimizer;
+  for (auto& batch : loop.loader) {
+    loop.optimizer.zero_grad();
+    at::Tensor output = loop.model.forward(batch.data);
+    if (model) {
+      optimizer->zero_grad();
+      output = output + model->forward(batch.data);
+    }
+    loop.accelerator.backward(at::mse_loss(output, batch.target));
+    loop.optimizer.step();
+    if (optimizer) optimizer->step();
+    if (loop.accelerator.sync_gradients() && !model) {
+      model.emplace(loop.accelerator.prepare(other));
+      optimizer.emplace(loop.accelerator.prepare(second));
+    }
+  }
+  for (const auto& net : {loop.net, other}) {
+    for (const at::Tensor& parameter : net->parameters()) {
+      const at::Tensor of_rank_0 = parameter.detach().clone();
+      group_.broadcast(of_rank_0, 0);
+      EXPECT_TRUE(at::equal(parameter, of_rank_0));
+    }
+  }
+  EXPECT_FALSE(at::equal(other->parameters()[0], dropout_net()->parameters()[0]));
 }
 
 TEST_F(SameBits, CollectivesWithinAStepAreRefused) {
