@@ -569,6 +569,8 @@ void LogicalShards::Impl::take_buffers(const std::vector<at::Tensor>& sums, cons
     buffer.tensor.copy_(buffer.before);
     if (changes[i] == 0) continue;
     const at::Tensor change = part(sums, *buffer.place, buffer.tensor);
+    // Of a batch that is not finite, whose step may be skipped: from such a value it never returns.
+    if (!at::isfinite(change).all().item<bool>()) continue;
     if (is_number(buffer.tensor)) {
       real_view(buffer.tensor).add_(change);
     } else if (change.any().item<bool>()) {

@@ -60,7 +60,7 @@ struct ShardWeight {
 ///
 /// Each shard starts with its own random seed and with the buffers from before the step. At the end
 /// of the step, floating-point buffers change by the weighted mean of the shards' changes, integer
-/// buffers by the change of shard 0.
+/// buffers by the change of shard 0. A buffer whose change is not finite keeps its value.
 ///
 /// Gradients are those of the parameters that require one when the object is made; later ones are
 /// an error. Parameters and buffers must be equal on all ranks; DistributedDataParallel makes them

@@ -25,6 +25,32 @@
 namespace lockstep::testing {
 namespace {
 
+/// A training whose loop a test gives.
+struct ShardedLoop {
+  explicit ShardedLoop(const AcceleratorOptions& options, std::int64_t samples = 32,
+                       const MakeNet& make_net = dropout_net)
+      : accelerator(options),
+        net(make_net()),
+        adam(make_adam(net)),
+        model(accelerator.prepare(net)),
+        optimizer(accelerator.prepare(adam)),
+        loader(accelerator.make_data_loader(sine_rows(samples), {.batch_size = 2})) {}
+  at::Tensor loss_of(const torch::data::Example<>& batch) {
+    return at::mse_loss(model.forward(batch.data), batch.target);
+  }
+  void backward(const torch::data::Example<>& batch) {
+    optimizer.zero_grad();
+    accelerator.backward(loss_of(batch));
+  }
+
+  Accelerator accelerator;
+  torch::nn::Sequential net;
+  torch::optim::Adam adam;
+  PreparedModel<torch::nn::SequentialImpl> model;
+  PreparedOptimizer<torch::optim::Adam> optimizer;
+  DataLoader<decltype(sine_rows(1))> loader;
+};
+
 class SameBits : public AcceleratorTest {};
 
 TEST_F(SameBits, ATrainingHasTheBitsOfOneProcessThatAddsUpTheShards) {
@@ -91,6 +117,31 @@ TEST_F(SameBits, ANumberThatIsNoneSkipsTheStepOnAllRanks) {
   }
 }
 
+// Else the step behind the skipped one would begin with statistics from which none follow.
+TEST_F(SameBits, BatchNormGoesOnBehindASkippedStep) {
+  ShardedLoop loop({.logical_shards = 4, .non_finite = NonFinite::kSkip}, 24, batch_norm_net);
+  Tensors at_first;
+  for (const at::Tensor& buffer : loop.net->buffers()) at_first.push_back(buffer.clone());
+  int steps = 0;
+  for (auto& batch : loop.loader) {
+    if (steps == 0 && loop.loader.position()->shard() == 2) {
+      batch.data.fill_(std::numeric_limits<float>::quiet_NaN());
+    }
+    loop.backward(batch);
+    loop.optimizer.step();
+    if (!loop.accelerator.sync_gradients()) continue;
+    EXPECT_EQ(loop.optimizer.step_was_skipped(), steps == 0);
+    for (std::size_t i = 0; i < at_first.size(); ++i) {
+      const at::Tensor buffer = loop.net->buffers()[i];
+      const bool may_change = steps > 0 || !buffer.is_floating_point();
+      EXPECT_EQ(at::equal(buffer, at_first[i]), !may_change) << buffer;
+      EXPECT_TRUE(at::isfinite(buffer).all().item<bool>()) << buffer;
+    }
+    ++steps;
+  }
+  EXPECT_EQ(steps, 3);
+}
+
 TEST_F(SameBits, ALoopThatIsLeftWithinAStepLeavesNothingBehind) {
   const ShardedRun run{.shards = 8, .samples = 32, .epochs = 1};
   Accelerator accelerator({.logical_shards = 8});
@@ -155,32 +206,6 @@ TEST_F(SameBits, MoreRanksThanShardsHaveTheSameBits) {
   const ShardedRun run{.net = batch_norm_net, .shards = 1, .samples = 14, .batch_size = 4};
   expect_same_bits(by_ranks(run, {.logical_shards = 1}), by_one_process(run));
 }
-
-/// A training whose loop a test gives.
-struct ShardedLoop {
-  explicit ShardedLoop(const AcceleratorOptions& options, std::int64_t samples = 32,
-                       const MakeNet& make_net = dropout_net)
-      : accelerator(options),
-        net(make_net()),
-        adam(make_adam(net)),
-        model(accelerator.prepare(net)),
-        optimizer(accelerator.prepare(adam)),
-        loader(accelerator.make_data_loader(sine_rows(samples), {.batch_size = 2})) {}
-  at::Tensor loss_of(const torch::data::Example<>& batch) {
-    return at::mse_loss(model.forward(batch.data), batch.target);
-  }
-  void backward(const torch::data::Example<>& batch) {
-    optimizer.zero_grad();
-    accelerator.backward(loss_of(batch));
-  }
-
-  Accelerator accelerator;
-  torch::nn::Sequential net;
-  torch::optim::Adam adam;
-  PreparedModel<torch::nn::SequentialImpl> model;
-  PreparedOptimizer<torch::optim::Adam> optimizer;
-  DataLoader<decltype(sine_rows(1))> loader;
-};
 
 TEST_F(SameBits, WithinAStepNothingIsSaved) {
   const FolderOfRanks folder(group_, "within-");
