@@ -253,7 +253,7 @@ void LogicalShards::Impl::connect() {
   }
   check_same_text(group_, "logical_shards",
                   concat(options_.shards, " shards of ", layout_.size(), " tensors (layout ",
-                         std::hash<std::string>()(layout), ")"));
+                         std::hash<std::string>()(layout), "), seed ", options_.seed));
   sum_.emplace(group_, options_.shards, layout_);
   if (!sum_->local_group()) return;
   memory_.emplace([group = sum_->local_group()](

@@ -340,6 +340,19 @@ TEST_F(LogicalShardsTest, ModelsThatDifferBetweenRanksAreRefused) {
               "logical_shards: ranks differ: rank 0 has layout=");
 }
 
+TEST_F(LogicalShardsTest, SeedsThatDifferBetweenRanksAreRefused) {
+  NEEDS_RANKS(2);
+  torch::nn::Linear net(4, 1);
+  LogicalShards shards({net.ptr()}, {.shards = group_.world_size(),
+                                     .seed = static_cast<std::uint64_t>(group_.rank()),
+                                     .process_group = group_});
+  shards.begin_shard(0, shards.local_shards().front());
+  EXPECT_SAYS(message_of<UsageError>([&] {
+                shards.backward(net->forward(at::ones({2, 4})).sum(), {});
+              }),
+              "logical_shards: options differ between ranks");
+}
+
 // An optimizer updates a parameter with a gradient of zeros, and one without none.
 TEST_F(LogicalShardsTest, WhatNoShardHasReachedHasNoGradientOnAnyRank) {
   const auto module = std::make_shared<torch::nn::Module>();
