@@ -163,6 +163,7 @@ class LogicalShards::Impl {
 
   void begin_shard(std::int64_t step, int shard);
   void begin_backward();
+  void check_weight(const ShardWeight& weight) const;
   void take_gradients(double loss, const ShardWeight& weight);
   void end_step(std::int64_t step);
   void restore_buffers();
@@ -200,6 +201,7 @@ class LogicalShards::Impl {
                            const ShardTarget& target);
   void note_sums() const;
   bool put_buffer(const Buffer& buffer, double fraction_of_step, const ShardTarget& target) const;
+  static void check_exact(const Buffer& buffer, const at::Tensor& change);
   void take_buffers(const std::vector<at::Tensor>& sums, const double* changes);
 
   const std::vector<std::shared_ptr<torch::nn::Module>> modules_;
@@ -393,8 +395,17 @@ void LogicalShards::Impl::begin_backward() {
   if (memory_ && is_kept) memory_->open();
 }
 
+void LogicalShards::Impl::check_weight(const ShardWeight& weight) const {
+  for (const double one : {weight.fraction_of_step, weight.weight.value_or(0)}) {
+    if (one >= 0 && std::isfinite(one)) continue;
+    throw UsageError(concat("logical_shards: the weight ", one, " of shard ", next_,
+                            " is not a number of samples; it must be 0 or more, and finite"));
+  }
+}
+
 void LogicalShards::Impl::take_gradients(double loss, const ShardWeight& weight) {
   check_begun();
+  check_weight(weight);
   has_begun_ = false;
   if (memory_) memory_->close();
   if (next_ == options_.shards) return;
@@ -412,6 +423,11 @@ void LogicalShards::Impl::take_gradients(double loss, const ShardWeight& weight)
 void LogicalShards::Impl::push_shard(double loss, const ShardWeight& weight) {
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < parameters_.size(); ++i) check_size(i);
+  const bool is_ignored = weight.fraction_of_step == 0 && !has_sync_batch_norm_;
+  // Times 0, a loss that is no number has gradients that are none either.
+  for (const at::Tensor& parameter : parameters_) {
+    if (is_ignored) parameter.mutable_grad().reset();
+  }
   const std::vector<at::Tensor>* const sibling = sum_->left_sibling(next_);
   std::vector<bool> is_taken(parameters_.size());
   for (std::size_t i = 0; sibling == nullptr && i < parameters_.size(); ++i) {
@@ -500,9 +516,23 @@ bool LogicalShards::Impl::put_buffer(const Buffer& buffer, double fraction_of_st
     at::Tensor change = at::sub(real_view(buffer.tensor), real_view(buffer.before));
     target.put(own, change.mul_(fraction_of_step));
   } else {
-    target.put(own, buffer.tensor.to(at::kLong) - buffer.before.to(at::kLong));
+    const at::Tensor change = buffer.tensor.to(at::kLong) - buffer.before.to(at::kLong);
+    check_exact(buffer, change);
+    target.put(own, change);
   }
   return has_changed;
+}
+
+// Integers are summed as doubles.
+void LogicalShards::Impl::check_exact(const Buffer& buffer, const at::Tensor& change) {
+  constexpr std::int64_t kMost = std::int64_t{1} << std::numeric_limits<double>::digits;
+  const at::Tensor values = change.contiguous();
+  const auto* const value = values.const_data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < values.numel(); ++i) {
+    if (-kMost <= value[i] && value[i] <= kMost) continue;
+    refuse_with_shards(concat("the buffer '", buffer.name, "', which changes by ", value[i],
+                              ", is not supported; integers may change by 2^53 at most"));
+  }
 }
 
 void LogicalShards::Impl::end_step(std::int64_t step) {
@@ -614,6 +644,7 @@ void LogicalShards::begin_shard(std::int64_t step, int shard) {
 
 void LogicalShards::backward(const at::Tensor& loss, const ShardWeight& weight) {
   impl_->begin_backward();
+  impl_->check_weight(weight);
   const bool counts = weight.fraction_of_step > 0;
   if (counts || needs_every_backward()) {
     (loss * (counts ? weight.weight.value_or(weight.fraction_of_step) : 0)).backward();

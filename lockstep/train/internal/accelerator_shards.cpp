@@ -14,6 +14,7 @@
 #include "lockstep/base/internal/log.h"
 #include "lockstep/base/internal/text.h"
 #include "lockstep/comm/internal/exchange_values.h"
+#include "lockstep/ddp/internal/weighted_loss.h"
 #include "lockstep/recovery/internal/step_seed.h"
 #include "lockstep/snapshot/internal/checksum.h"
 #include "lockstep/train/internal/kernel_fingerprint.h"
@@ -249,6 +250,9 @@ void AcceleratorShards::backward(const at::Tensor& loss, std::optional<double> w
   const ShardWeight counted{.fraction_of_step = static_cast<double>(at.samples()) /
                                                 static_cast<double>(at.batch_samples()),
                             .weight = at.samples() > 0 ? weight : std::optional(0.0)};
+  if (at.samples() > 0) {
+    check_weighted_loss("Accelerator::backward", state_.process_group(), loss, weight.value_or(1));
+  }
   LogicalShards& steps = this->steps();
   steps.begin_backward();
   at::Tensor total = loss * counted.weight.value_or(counted.fraction_of_step);

@@ -3,6 +3,7 @@
 #include "lockstep/train/logical_shards.h"
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <random>
 #include <set>
@@ -351,6 +352,53 @@ TEST_F(LogicalShardsTest, SeedsThatDifferBetweenRanksAreRefused) {
                 shards.backward(net->forward(at::ones({2, 4})).sum(), {});
               }),
               "logical_shards: options differ between ranks");
+}
+
+TEST_F(LogicalShardsTest, WeightsAndChangesThatAreNoneAreRefused) {
+  const int all = group_.world_size();
+  const auto module = std::make_shared<torch::nn::Module>();
+  const at::Tensor parameter = module->register_parameter("parameter", at::ones({3}));
+  const at::Tensor count = module->register_buffer("count", at::zeros({}, at::kLong));
+  LogicalShards shards({module}, {.shards = all, .process_group = group_});
+  const int own = shards.local_shards().front();
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const ShardWeight& weight :
+       {ShardWeight{.fraction_of_step = -1}, ShardWeight{.fraction_of_step = kNan},
+        ShardWeight{.weight = kInfinity}, ShardWeight{.weight = -0.5},
+        ShardWeight{.weight = kNan}}) {
+    shards.begin_shard(0, own);
+    EXPECT_SAYS(message_of<UsageError>([&] { shards.backward(parameter.sum(), weight); }),
+                "it must be 0 or more, and finite");
+    EXPECT_SAYS(message_of<UsageError>([&] { shards.take_gradients(1, weight); }),
+                "it must be 0 or more, and finite");
+    EXPECT_FALSE(parameter.grad().defined());
+  }
+  shards.begin_shard(0, own);
+  count.add_((std::int64_t{1} << 53) + 1);
+  const auto backward = [&] { shards.backward(parameter.sum(), {}); };
+  if (own == 0) {
+    EXPECT_SAYS(message_of<UsageError>(backward), "the buffer 'count', which changes by");
+  } else {
+    backward();
+  }
+}
+
+TEST_F(LogicalShardsTest, GradientsOfAShardWithoutSamplesDoNotCount) {
+  const int all = 2 * group_.world_size();
+  const auto module = std::make_shared<torch::nn::Module>();
+  const at::Tensor parameter = module->register_parameter("parameter", at::ones({3}));
+  LogicalShards shards({module}, {.shards = all, .process_group = group_});
+  for (const int shard : shards.local_shards()) {
+    shards.begin_shard(0, shard);
+    shards.begin_backward();
+    const double value = shard == 0 ? 1 : std::numeric_limits<double>::quiet_NaN();
+    (parameter * value).sum().backward();
+    shards.take_gradients(value, {.fraction_of_step = shard == 0 ? 1.0 : 0.0});
+  }
+  shards.end_step(0);
+  EXPECT_TRUE(at::equal(parameter.grad(), at::ones({3}))) << parameter.grad();
+  EXPECT_EQ(shards.loss(), 1);
 }
 
 // An optimizer updates a parameter with a gradient of zeros, and one without none.

@@ -495,6 +495,18 @@ TEST_F(SameBits, SyncBatchNormOnFewerRanksAndASecondLossAreRefused) {
               "each batch has one loss");
 }
 
+TEST_F(SameBits, AWeightThatIsNoneIsRefused) {
+  ShardedLoop loop({.logical_shards = world_size_});
+  for (const double weight : {-1.0, std::numeric_limits<double>::quiet_NaN()}) {
+    EXPECT_SAYS(message_of<UsageError>([&] {
+                  for (auto& batch : loop.loader) {
+                    loop.accelerator.backward(loop.loss_of(batch), weight);
+                  }
+                }),
+                "it must be 0 or more, and finite");
+  }
+}
+
 TEST_F(SameBits, GradientsOfTheStepBeforeAreRefused) {
   Accelerator accelerator({.logical_shards = 4});
   torch::nn::Sequential net = dropout_net();
