@@ -254,8 +254,8 @@ void LogicalShards::Impl::connect() {
     layout += concat(" ", c10::toString(dtype), " ", numel);
   }
   check_same_text(group_, "logical_shards",
-                  concat(options_.shards, " shards of ", layout_.size(), " tensors (layout ",
-                         std::hash<std::string>()(layout), "), seed ", options_.seed));
+                  concat("shards=", options_.shards, " tensors=", layout_.size(),
+                         " layout=", std::hash<std::string>()(layout), " seed=", options_.seed));
   sum_.emplace(group_, options_.shards, layout_);
   if (!sum_->local_group()) return;
   memory_.emplace([group = sum_->local_group()](
