@@ -351,7 +351,7 @@ TEST_F(LogicalShardsTest, SeedsThatDifferBetweenRanksAreRefused) {
   EXPECT_SAYS(message_of<UsageError>([&] {
                 shards.backward(net->forward(at::ones({2, 4})).sum(), {});
               }),
-              "logical_shards: options differ between ranks");
+              "logical_shards: ranks differ: rank 0 has seed=0, rank 1 has seed=1");
 }
 
 TEST_F(LogicalShardsTest, WeightsAndChangesThatAreNoneAreRefused) {
