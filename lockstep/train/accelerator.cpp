@@ -62,6 +62,8 @@ double Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, d
                                     double norm_type) {
   if (!sync_gradients() || state_->has_lost_group()) return 0;
   state_->check_summed("clip_grad_norm_");
+  // A gradient that is this rank's own would make the norm, and so the factor, its own.
+  state_->check_gradients("clip_grad_norm_", parameters);
   double norm = 0;
   const std::vector<at::Tensor> own = state_->own_parts(parameters);
   state_->attempt_in_step([&] {

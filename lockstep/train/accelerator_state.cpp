@@ -237,6 +237,11 @@ void AcceleratorState::check_summed(const char* operation) const {
                           "each shard"));
 }
 
+void AcceleratorState::check_gradients(const char* operation,
+                                       const std::vector<at::Tensor>& parameters) const {
+  if (shards_) shards_->check_gradients(operation, parameters);
+}
+
 void AcceleratorState::refuse_with_shards(const char* operation) const {
   if (!shards_) return;
   throw UsageError(concat(operation,
@@ -477,7 +482,9 @@ void AcceleratorState::step(PreparedOptimizerState& stepped) {
   if (recovery_) recovery_->expect_update();
   if (has_lost_group()) return;
   check_summed("PreparedOptimizer::step");
-  if (shards_) shards_->check_gradients(*stepped.optimizer);
+  for (const auto& group : stepped.optimizer->param_groups()) {
+    check_gradients("PreparedOptimizer::step", group.params());
+  }
   bool is_finite = true;
   const bool has_updated = attempt_in_step([&] { is_finite = look_at_gradients(stepped); }) &&
                            update(stepped, is_finite);

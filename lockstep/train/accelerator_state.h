@@ -232,6 +232,8 @@ class AcceleratorState {
   void check_collective(const char* operation) const;
   /// Errors: UsageError with logical_shards if gradients are not the sum over all shards.
   void check_summed(const char* operation) const;
+  /// Errors: UsageError with logical_shards for a parameter whose gradient is not such a sum.
+  void check_gradients(const char* operation, const std::vector<at::Tensor>& parameters) const;
   /// Errors: UsageError with logical_shards.
   void refuse_with_shards(const char* operation) const;
   /// The number of logical shards of the next prepared loader.

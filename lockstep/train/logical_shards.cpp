@@ -34,6 +34,7 @@
 #include "lockstep/nn/tensor_parallel.h"
 #include "lockstep/one_copy/internal/model_copy.h"
 #include "lockstep/recovery/internal/step_seed.h"
+#include "lockstep/snapshot/internal/checksum.h"
 
 namespace lockstep {
 namespace {
@@ -84,12 +85,11 @@ constexpr std::int64_t kMostIntegers = 64;
 // for each buffer how many shards have changed it, and these.
 enum Count { kLoss, kWeight, kWeighted, kShards, kStep, kCounts };
 
-// Of steps that differ, numbers whose sum over few shards is exact and that do not make up for each
-// other.
+// Of steps that differ, numbers whose sum over few shards is exact. A hash, so that those of the
+// steps around one do not make up for each other.
 double mark_of(std::int64_t step) {
-  constexpr std::uint64_t kGoldenRatio = 0x9E3779B97F4A7C15U;
   constexpr unsigned kBits = 31;
-  return static_cast<double>((static_cast<std::uint64_t>(step) * kGoldenRatio) >> (64 - kBits));
+  return static_cast<double>(hash_bytes(&step, sizeof step) >> (64 - kBits));
 }
 
 // Where no value is a number, not even before, nothing has changed.

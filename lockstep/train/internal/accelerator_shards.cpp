@@ -7,7 +7,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
 #include <torch/nn/module.h>
-#include <torch/optim/optimizer.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
@@ -97,7 +96,7 @@ void AcceleratorShards::compare_kernels(const std::string& saved, const std::str
       concat(source,
              ": logical_shards: kernels may round differently from the saved run: saved with ",
              words_missing_in(own, saved), ", now ", words_missing_in(saved, own),
-             "; the training continues, with different bits"));
+             "; the training continues, and its bits may differ"));
 }
 
 // A survivor does not end for a rank that joins.
@@ -159,15 +158,14 @@ void AcceleratorShards::end_left_step() {
 }
 
 // Parameters whose gradients stay each rank's own would differ, and nobody would see it.
-void AcceleratorShards::check_gradients(const torch::optim::Optimizer& optimizer) const {
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      if (!parameter.grad().defined() || steps_->sums(parameter)) continue;
-      throw UsageError(concat(
-          "PreparedOptimizer::step: with logical_shards a parameter of sizes ", parameter.sizes(),
-          " has a gradient that is not summed over the shards; give its module to prepare() before "
-          "the step begins, with all parameters that are to be trained"));
-    }
+void AcceleratorShards::check_gradients(const char* operation,
+                                        const std::vector<at::Tensor>& parameters) const {
+  for (const at::Tensor& parameter : parameters) {
+    if (!parameter.grad().defined() || steps_->sums(parameter)) continue;
+    throw UsageError(concat(
+        operation, ": with logical_shards a parameter of sizes ", parameter.sizes(),
+        " has a gradient that is not summed over the shards; give its module to prepare() before "
+        "the step begins, with all parameters that are to be trained"));
   }
 }
 

@@ -48,9 +48,9 @@ class AcceleratorShards {
   /// Call it in place of loss.backward(). Collective in a rank's last shard of the step, after
   /// which gradients and buffers are those of the step.
   void backward(const at::Tensor& loss, std::optional<double> weight);
-  /// Before an optimizer steps.
+  /// Before `operation` uses the gradients of these parameters, after the sum of the step.
   /// Errors: UsageError for a gradient that is not summed.
-  void check_gradients(const torch::optim::Optimizer& optimizer) const;
+  void check_gradients(const char* operation, const std::vector<at::Tensor>& parameters) const;
   /// Mean loss over all samples of the last complete step; NaN before the first.
   double loss() const { return loss_.item<double>(); }
   /// The options that decide how kernels round, and kernel_fingerprint().

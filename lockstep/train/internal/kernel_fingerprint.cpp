@@ -17,6 +17,7 @@
 #include <ATen/ops/sum.h>
 #include <ATen/ops/tanh.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/version.h>
 
 #include "lockstep/base/internal/concat.h"
@@ -72,6 +73,7 @@ std::vector<at::Tensor> results() {
 
 std::uint64_t hash_of_results() {
   const c10::NoGradGuard no_gradients;
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   std::vector<std::uint64_t> hashes;
   for (const at::Tensor& result : results()) {
     const at::Tensor dense = result.contiguous();

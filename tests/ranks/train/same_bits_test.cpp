@@ -293,6 +293,21 @@ TEST_F(SameBits, AnOptimizerWithParametersThatAreNotPreparedIsRefused) {
               "a parameter of sizes [1, 1] has a gradient that is not summed");
 }
 
+TEST_F(SameBits, ANormWithGradientsThatAreNotSummedIsRefused) {
+  ShardedLoop loop({.logical_shards = 2 * world_size_}, 16 * world_size_);
+  const at::Tensor other = at::ones({3}, at::requires_grad());
+  std::vector<at::Tensor> all = loop.net->parameters();
+  all.push_back(other);
+  EXPECT_SAYS(message_of<UsageError>([&] {
+                for (auto& batch : loop.loader) {
+                  loop.backward(batch);
+                  other.mutable_grad() = at::ones({3});
+                  loop.accelerator.clip_grad_norm_(all, 1);
+                }
+              }),
+              "clip_grad_norm_: with logical_shards a parameter of sizes [3] has a gradient");
+}
+
 TEST_F(SameBits, AModelMayBePreparedBetweenSteps) {
   ShardedLoop loop({.logical_shards = 2 * world_size_}, 16 * world_size_);
   torch::nn::Sequential other = dropout_net();
