@@ -161,8 +161,8 @@ void PastValues::begin_writes() {
 
 void PastValues::keep_units(const std::byte* data, std::uint64_t offset,
                             std::uint64_t bytes) noexcept {
-  LOCKSTEP_ASSERT(offset % kUnitBytes == 0);
   if (bytes == 0) return;
+  LOCKSTEP_ASSERT(offset % kUnitBytes == 0);
   const std::uint64_t end = (offset + bytes + kUnitBytes - 1) / kUnitBytes;
   try {
     populate(offset, end * kUnitBytes);
