@@ -36,6 +36,7 @@ class CopyLayout {
   CopyLayout(std::vector<Item> items, int ranks);
 
   std::size_t size() const { return items_.size(); }
+  int ranks() const { return ranks_; }
   std::uint64_t bytes() const { return bytes_; }
 
   std::uint64_t parameter(std::size_t index) const { return offsets_[index]; }

@@ -98,10 +98,9 @@ std::shared_ptr<ModelCopy> ModelCopy::make(const ProcessGroup& group, const std:
                                            std::vector<at::Tensor> parameters,
                                            std::vector<std::string> names) {
   const c10::NoGradGuard no_grad;
-  const std::vector<std::vector<int>> machines = ranks_by_machine(group);
-  const ProcessGroup local = machines.empty() ? group : machine_group(group, machines);
-  std::shared_ptr<ModelCopy> copy(
-      new ModelCopy(group, local, name, std::move(parameters), std::move(names), std::move(kept)));
+  std::shared_ptr<ModelCopy> copy(new ModelCopy(group, ranks_by_machine(group), name,
+                                                std::move(parameters), std::move(names),
+                                                std::move(kept)));
   copy->move_parameters();
   copy->add_to_registry();
   // Where a rank is lost before, the others keep it for the next generation.
@@ -109,19 +108,18 @@ std::shared_ptr<ModelCopy> ModelCopy::make(const ProcessGroup& group, const std:
   return copy;
 }
 
-ModelCopy::ModelCopy(const ProcessGroup& group, const ProcessGroup& local, std::string name,
-                     std::vector<at::Tensor> parameters, std::vector<std::string> names,
-                     std::shared_ptr<CopyMemory> kept)
+ModelCopy::ModelCopy(const ProcessGroup& group, std::vector<std::vector<int>> machines,
+                     std::string name, std::vector<at::Tensor> parameters,
+                     std::vector<std::string> names, std::shared_ptr<CopyMemory> kept)
     : group_(group),
-      local_(local),
-      machines_(ranks_by_machine(group)),
+      machines_(std::move(machines)),
+      local_(machines_.empty() ? group : machine_group(group, machines_)),
       name_(std::move(name)),
       parameters_(std::move(parameters)),
       names_(std::move(names)),
       elements_(elements_of(parameters_, names_)),
       layout_(layout_of(parameters_, local_.world_size())),
       averages_(layout_of(parameters_, fewest_ranks(machines_, local_.world_size()))),
-      averaging_ranks_(fewest_ranks(machines_, local_.world_size())),
       memory_(std::move(kept)),
       is_kept_(memory_ != nullptr),
       scratch_(allocate_lines(kChunkBytes)),

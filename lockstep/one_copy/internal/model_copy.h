@@ -249,7 +249,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
     void operator()(std::byte* memory) const;
   };
 
-  ModelCopy(const ProcessGroup& group, const ProcessGroup& local, std::string name,
+  ModelCopy(const ProcessGroup& group, std::vector<std::vector<int>> machines, std::string name,
             std::vector<at::Tensor> parameters, std::vector<std::string> names,
             std::shared_ptr<CopyMemory> kept);
   void make_memory();
@@ -281,6 +281,9 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   at::Tensor averaged_part(std::size_t index);
   /// Publishes the offsets of this rank's gradients at `indices`, and reads those of all ranks.
   void gather_places(const std::vector<std::size_t>& indices);
+  /// Every rank's words, by rank; as many on all. Collective over the group.
+  std::vector<std::vector<std::int64_t>> gather_words(const std::vector<std::int64_t>& own,
+                                                      const char* what) const;
   std::int64_t place_of_gradient(std::size_t index);
   std::vector<std::int64_t> header_words(const std::vector<std::size_t>& indices,
                                          std::uint64_t digest) const;
@@ -342,17 +345,16 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
 
   // Constant after construction.
   ProcessGroup group_;
-  ProcessGroup local_;                      ///< The ranks of this machine, which number shards.
   std::vector<std::vector<int>> machines_;  ///< By machine, ranks of the group; empty: one machine.
+  ProcessGroup local_;                      ///< The ranks of this machine, which number shards.
   std::string name_;
   std::vector<at::Tensor> parameters_;
   std::vector<std::string> names_;
   std::vector<Element> elements_;
   CopyLayout layout_;
-  /// Which rank of a machine averages what: as layout_, but equal on all machines, however many
-  /// ranks they have.
+  /// Which rank of a machine averages what: as layout_, but equal on all machines. So it is divided
+  /// among the first ranks of each, as many as the smallest machine has.
   CopyLayout averages_;
-  int averaging_ranks_;  ///< The first so many of each machine.
   std::shared_ptr<CopyMemory> memory_;
   bool is_kept_;  ///< The memory is that of an earlier generation.
   SharedMapping log_memory_;
@@ -472,9 +474,13 @@ class CopySteps {
 
  private:
   std::vector<std::shared_ptr<ModelCopy>> copies_;
-  bool has_begun_ = false;
-  bool has_told_ = false;  ///< all machines what this rank decides
-  bool is_committed_ = false;
+  enum class Phase {
+    kBeginning,
+    kBegun,  ///< All copies have begun their step.
+    kTold,   ///< All machines know what this rank decides.
+    kCommitted,
+  };
+  Phase phase_ = Phase::kBeginning;
 };
 
 }  // namespace lockstep::inline internal

@@ -1,10 +1,10 @@
 // Averages of the gradients over all ranks.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -12,7 +12,6 @@
 #include <xxhash.h>
 
 #include "lockstep/base/internal/check.h"
-#include "lockstep/comm/internal/native_collectives.h"
 #include "lockstep/comm/kernels/reduce_kernel.h"
 #include "lockstep/one_copy/internal/model_copy.h"
 
@@ -81,7 +80,7 @@ void ModelCopy::average_sources(std::size_t index, std::int64_t begin, std::int6
 void ModelCopy::copy_averages(std::size_t index, std::int64_t begin, std::int64_t elements,
                               std::byte* target) const {
   const std::int64_t bytes = element_bytes_of(index);
-  for (int rank = 0; rank < averaging_ranks_; ++rank) {
+  for (int rank = 0; rank < averages_.ranks(); ++rank) {
     const Part of_rank = averages_.part(index, rank);
     const std::int64_t first = std::max(begin, of_rank.begin);
     const std::int64_t last = std::min(begin + elements, of_rank.end);
@@ -113,22 +112,21 @@ ModelCopy::Squares ModelCopy::average_in_place(const std::vector<std::size_t>& i
 
 // In the order of ranks. Other machines have averaged the same.
 ModelCopy::Squares ModelCopy::add_up_squares(const Squares& own) const {
-  const at::Tensor rows = at::empty({group_.world_size(), 2}, at::kDouble);
-  const at::Tensor row = at::empty({2}, at::kDouble);
-  std::ranges::copy(std::array{own.current, own.of_backward}, row.mutable_data_ptr<double>());
-  all_gather_uncompared(group_, rows.view({-1}), row, {.name = "norm of " + name_});
+  const auto rows = gather_words(
+      {std::bit_cast<std::int64_t>(own.current), std::bit_cast<std::int64_t>(own.of_backward)},
+      "norm of ");
   Squares all;
-  for (int rank = 0; rank < averaging_ranks_; ++rank) {
+  for (int rank = 0; rank < averages_.ranks(); ++rank) {
     const auto of_group = is_on_one_machine() ? rank : machines_[0][static_cast<std::size_t>(rank)];
-    const double* const squares = rows.const_data_ptr<double>() + std::ptrdiff_t{2} * of_group;
-    all.current += squares[0];
-    all.of_backward += squares[1];
+    const auto& words = rows[static_cast<std::size_t>(of_group)];
+    all.current += std::bit_cast<double>(words[0]);
+    all.of_backward += std::bit_cast<double>(words[1]);
   }
   return all;
 }
 
 ModelCopy::Part ModelCopy::averaged_by(std::size_t index, int local_rank) const {
-  return local_rank < averaging_ranks_ ? averages_.part(index, local_rank) : Part{};
+  return local_rank < averages_.ranks() ? averages_.part(index, local_rank) : Part{};
 }
 
 // A rank without a gradient has one from now on, as after an all-reduce.

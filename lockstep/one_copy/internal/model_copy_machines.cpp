@@ -24,23 +24,22 @@ constexpr std::size_t kGradientsPerWord = 32;
 constexpr std::int64_t kHas = 1;
 constexpr std::int64_t kIsAverage = 2;
 
-std::vector<std::vector<std::int64_t>> gather_words(const ProcessGroup& group,
-                                                    const std::vector<std::int64_t>& own,
-                                                    const std::string& name) {
+}  // namespace
+
+std::vector<std::vector<std::int64_t>> ModelCopy::gather_words(const std::vector<std::int64_t>& own,
+                                                               const char* what) const {
   const auto words = static_cast<std::int64_t>(own.size());
   const at::Tensor input = at::empty({words}, at::kLong);
   std::ranges::copy(own, input.mutable_data_ptr<std::int64_t>());
-  const at::Tensor output = at::empty({group.world_size() * words}, at::kLong);
-  all_gather_uncompared(group, output, input, {.name = name});
+  const at::Tensor output = at::empty({group_.world_size() * words}, at::kLong);
+  all_gather_uncompared(group_, output, input, {.name = what + name_});
   std::vector<std::vector<std::int64_t>> rows;
   const auto* word = output.const_data_ptr<std::int64_t>();
-  for (int rank = 0; rank < group.world_size(); ++rank, word += words) {
+  for (int rank = 0; rank < group_.world_size(); ++rank, word += words) {
     rows.emplace_back(word, word + words);
   }
   return rows;
 }
-
-}  // namespace
 
 // Afterwards all gradients of these parameters that any rank has are averages.
 void ModelCopy::average_over_machines(const std::vector<std::size_t>& indices,
@@ -75,7 +74,7 @@ std::vector<std::size_t> ModelCopy::compare_machines(const std::vector<std::size
   }
   const auto gather = [this](const std::vector<std::int64_t>& own) {
     try {
-      return gather_words(group_, own, "step of " + name_);
+      return gather_words(own, "step of ");
     } catch (const Error& error) {
       note_loss(error);
       throw;
@@ -186,7 +185,7 @@ void ModelCopy::finish_exchange(Exchange& exchange) {
 std::vector<std::vector<std::int64_t>> ModelCopy::changes_of_all() const {
   std::vector<std::int64_t> own(changes_.begin(), changes_.end());
   own.resize(parameters_.size() * (1 + CopyLayout::kStates));
-  return gather_words(group_, own, "changes of " + name_);
+  return gather_words(own, "changes of ");
 }
 
 // When every rank of this machine has handed over what its peers need. If the machines cannot hear
@@ -195,7 +194,7 @@ void ModelCopy::tell_machines(bool refuses) {
   if (is_on_one_machine()) return;
   std::int64_t refusing = refuses ? 1 + rank_of(log_->decider()) : 0;
   try {
-    for (const auto& words : gather_words(group_, {refusing}, "vote of " + name_)) {
+    for (const auto& words : gather_words({refusing}, "vote of ")) {
       if (refusing == 0) refusing = words[0];
     }
   } catch (const std::exception& error) {

@@ -147,8 +147,8 @@ std::vector<at::Tensor> averaged_gradients_of(const std::vector<at::Tensor>& par
 CopySteps::~CopySteps() {
   if (copies_.empty()) return;
   const bool happens =
-      is_committed_ || copies_[0]->decide_step(Decision::kVoid) == Decision::kUpdate;
-  if (has_begun_ && !has_told_) copies_[0]->tell_machines(/*refuses=*/true);
+      phase_ == Phase::kCommitted || copies_[0]->decide_step(Decision::kVoid) == Decision::kUpdate;
+  if (phase_ == Phase::kBegun) copies_[0]->tell_machines(/*refuses=*/true);
   for (const auto& copy : copies_) {
     if (happens) {
       copy->leave_step();
@@ -165,22 +165,22 @@ void CopySteps::begin(const std::vector<at::Tensor>& parameters, std::uint64_t d
     copies_.push_back(copy);
     copy->begin_step(indices, digest, *copies_[0]);
   }
-  has_begun_ = true;
+  phase_ = Phase::kBegun;
 }
 
 void CopySteps::commit() {
   if (copies_.empty()) return;
-  has_told_ = true;
+  phase_ = Phase::kTold;
   copies_[0]->tell_machines(/*refuses=*/false);
   if (copies_[0]->decide_step(Decision::kUpdate) == Decision::kVoid) {
     copies_[0]->throw_void_step();
   }
-  is_committed_ = true;
+  phase_ = Phase::kCommitted;
   for (const auto& copy : copies_) copy->commit_step();
 }
 
 void CopySteps::end(const std::function<void()>& run_shard) {
-  LOCKSTEP_ASSERT(is_committed_ || copies_.empty());
+  LOCKSTEP_ASSERT(phase_ == Phase::kCommitted || copies_.empty());
   for (const auto& copy : copies_) copy->complete_share();
   for (const auto& copy : copies_) copy->set_idle(true);
   for (const auto& copy : copies_) copy->end_step(run_shard);
