@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
-#include <cstring>
 #include <functional>
 #include <limits>
 #include <string>
@@ -23,9 +21,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/init_process_group.h"
-#include "lockstep/comm/internal/element_of.h"
 #include "lockstep/comm/internal/exchange_values.h"
-#include "lockstep/comm/kernels/reduce_kernel.h"
 #include "lockstep/ddp/exchange/gradient_memory.h"
 #include "lockstep/ddp/exchange/gradient_view.h"
 #include "lockstep/ddp/exchange/shard_sum.h"
@@ -35,6 +31,7 @@
 #include "lockstep/one_copy/internal/model_copy.h"
 #include "lockstep/recovery/internal/step_seed.h"
 #include "lockstep/snapshot/internal/checksum.h"
+#include "lockstep/train/internal/shard_target.h"
 
 namespace lockstep {
 namespace {
@@ -105,45 +102,6 @@ bool is_number(const at::Tensor& tensor) {
 at::Tensor real_view(const at::Tensor& tensor) {
   return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
 }
-
-// Where a shard's values go.
-struct ShardTarget {
-  const std::vector<at::Tensor>& flats;
-  bool is_sum;  // They hold the sum of the shard's left sibling.
-
-  // Of x and -0 the sum with 0 differs from x.
-  void put_zeros(at::Tensor part) const {
-    if (is_sum) {
-      part.add_(0);
-    } else {
-      part.zero_();
-    }
-  }
-  void put(at::Tensor part, const at::Tensor& value) const {
-    if (is_sum) {
-      part.add_(value.to(part.scalar_type()));
-    } else {
-      part.copy_(value);
-    }
-  }
-  // Small tensors are many, and a tensor operation takes as long as to copy some KB.
-  void put(std::size_t flat, std::int64_t from, const void* values, std::int64_t elements) const {
-    const at::Tensor& tensor = flats[flat];
-    const Element element = element_of(tensor.scalar_type()).value();
-    const std::size_t size = element_bytes(element);
-    std::byte* const part =
-        static_cast<std::byte*>(tensor.mutable_data_ptr()) + static_cast<std::size_t>(from) * size;
-    const auto* const source = static_cast<const std::byte*>(values);
-    const auto count = static_cast<std::size_t>(elements);
-    if (is_sum) {
-      const std::byte* const sources[] = {part, source};
-      std::byte* const targets[] = {part};
-      reduce({.element = element, .op = ReduceOp::kSum}, sources, targets, count);
-    } else if (count > 0) {
-      std::memcpy(part, source, count * size);
-    }
-  }
-};
 
 }  // namespace
 

@@ -21,6 +21,7 @@
 #include <torch/version.h>
 
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/mutex.h"
 #include "lockstep/snapshot/internal/checksum.h"
 
 namespace lockstep::inline internal {
@@ -82,15 +83,30 @@ std::uint64_t hash_of_results() {
   return hash_bytes(hashes.data(), hashes.size() * sizeof(std::uint64_t));
 }
 
+// A save asks for them as well, and must not wait for matrix products.
+struct Known {
+  Mutex mutex;
+  std::string settings LOCKSTEP_GUARDED_BY(mutex);
+  std::uint64_t results LOCKSTEP_GUARDED_BY(mutex) = 0;
+};
+
 }  // namespace
 
 std::string kernel_fingerprint() {
+  static auto* const known = new Known();  // never destroyed
   const auto& context = at::globalContext();
-  return concat("compute_threads=", at::get_num_threads(), " LibTorch=", TORCH_VERSION,
-                " kernels=", at::get_cpu_capability(), " mkldnn=", context.userEnabledMkldnn(),
-                " deterministic=", context.deterministicAlgorithms(),
-                " float32_matmul_precision=", static_cast<int>(context.float32MatmulPrecision()),
-                " flush_denormal=", flushes_denormals(), " results=", hash_of_results());
+  const std::string settings =
+      concat("compute_threads=", at::get_num_threads(), " LibTorch=", TORCH_VERSION,
+             " kernels=", at::get_cpu_capability(), " mkldnn=", context.userEnabledMkldnn(),
+             " deterministic=", context.deterministicAlgorithms(),
+             " float32_matmul_precision=", static_cast<int>(context.float32MatmulPrecision()),
+             " flush_denormal=", flushes_denormals());
+  const MutexLock lock(known->mutex);
+  if (known->settings != settings) {
+    known->results = hash_of_results();
+    known->settings = settings;
+  }
+  return concat(settings, " results=", known->results);
 }
 
 }  // namespace lockstep::inline internal
