@@ -1,7 +1,7 @@
 // One copy per machine while ranks are killed in the middle of step(). Ranks are forks of this
 // process, which loads LibTorch once and starts no thread, so that a run takes milliseconds. The
 // oracle is a run in which no rank is killed: survivors must have its bits after the same step.
-// Each rank saves meanwhile: what it freezes before a step must stay, whoever is killed.
+// Each rank saves meanwhile: what it freezes before a step must stay, whichever rank is killed.
 #include <algorithm>
 #include <array>
 #include <atomic>
