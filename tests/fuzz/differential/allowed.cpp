@@ -222,6 +222,9 @@ bool allows_fully_shard(const Plan& plan) {
 }
 
 bool allows_optimizer(const Plan& plan) {
+  if (!plan.is_of_lockstep && plan.optimizer > kLastOfLibTorch) return false;
+  // Norms of whole parameters, of which a rank has a piece.
+  if (plan.optimizer == OptimizerPlan::kLamb && plan.options.replicas > 0) return false;
   if (plan.is_of_lockstep && (plan.is_sharded || has_sparse(plan) || has_complex(plan))) {
     return false;
   }

@@ -201,6 +201,14 @@ void draw_one_copy(Random& random, Plan& plan) {
   if (is_allowed(changed)) plan = std::move(changed);
 }
 
+void draw_optimizer_of_lockstep(Random& random, Plan& plan) {
+  if (!plan.is_of_lockstep || !random.chance(60)) return;
+  Plan changed = plan;
+  changed.optimizer = static_cast<OptimizerPlan>(
+      random.between(static_cast<int>(kLastOfLibTorch) + 1, static_cast<int>(kLastOptimizer)));
+  if (is_allowed(changed)) plan = std::move(changed);
+}
+
 // Without what it refuses, in one replica or in several.
 void draw_fully_shard(Random& random, Plan& plan) {
   if (!random.chance(33)) return;
@@ -292,6 +300,7 @@ Plan draw_in_shards(std::uint64_t seed) {
     Plan plan = draw_once(random, seed, random.between(1, kMostShards));
     if (plan.joins) continue;
     put_in_shards(random, plan);
+    draw_optimizer_of_lockstep(random, plan);
     if (is_allowed(plan)) return plan;
   }
 }
@@ -309,6 +318,8 @@ Plan draw(std::uint64_t seed, int ranks) {
     // By this none of the seeds in seeds.txt is another plan.
     Random shards(~seed ^ 0xfba9);
     draw_fully_shard(shards, plan);
+    Random optimizers(~seed ^ 0x0b71);
+    draw_optimizer_of_lockstep(optimizers, plan);
     return plan;
   }
 }

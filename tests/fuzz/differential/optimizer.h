@@ -31,6 +31,25 @@ auto with_optimizer_of_lockstep(const Plan& plan, Make&& make) {
       return make.template operator()<RMSprop>(RMSpropOptions{.lr = kRate});
     case OptimizerPlan::kAdagrad:
       return make.template operator()<Adagrad>(AdagradOptions{.lr = kRate});
+    case OptimizerPlan::kNAdam:
+      return make.template operator()<NAdam>(NAdamOptions{.lr = kRate, .weight_decay = 0.25});
+    case OptimizerPlan::kRAdam:
+      return make.template operator()<RAdam>(
+          RAdamOptions{.lr = kRate, .decoupled_weight_decay = true});
+    case OptimizerPlan::kAdamax:
+      return make.template operator()<Adamax>(AdamaxOptions{.lr = kRate});
+    case OptimizerPlan::kAdadelta:
+      return make.template operator()<Adadelta>(AdadeltaOptions{.lr = kRate});
+    case OptimizerPlan::kCenteredRmsprop:
+      return make.template operator()<RMSprop>(
+          RMSpropOptions{.lr = kRate, .momentum = 0.5, .centered = true});
+    case OptimizerPlan::kAmsgrad:
+      return make.template operator()<Adam>(
+          AdamOptions{.lr = kRate, .amsgrad = true, .maximize = true});
+    case OptimizerPlan::kLion:
+      return make.template operator()<Lion>(LionOptions{.lr = kRate});
+    case OptimizerPlan::kLamb:
+      return make.template operator()<LAMB>(LAMBOptions{.lr = kRate});
     case OptimizerPlan::kSgd:
       break;
   }
@@ -53,7 +72,7 @@ auto with_optimizer(const Plan& plan, Make&& make) {
       return make.template operator()<torch::optim::RMSprop>(torch::optim::RMSpropOptions(kRate));
     case OptimizerPlan::kAdagrad:
       return make.template operator()<torch::optim::Adagrad>(torch::optim::AdagradOptions(kRate));
-    case OptimizerPlan::kSgd:
+    default:
       break;
   }
   return make.template operator()<torch::optim::SGD>(torch::optim::SGDOptions(kRate));

@@ -16,7 +16,10 @@ constexpr const char* kActions[] = {"keep",  "set to none",  "zero in place",
 constexpr const char* kLayouts[] = {"contiguous", "transposed", "channels last", "sliced"};
 constexpr const char* kHooks[] = {"none", "all_reduce", "halve",     "half",    "bfloat16",
                                   "noop", "local_sgd",  "power_sgd", "quantize"};
-constexpr const char* kOptimizers[] = {"sgd", "momentum", "adam", "adamw", "rmsprop", "adagrad"};
+constexpr const char* kOptimizers[] = {
+    "sgd",   "momentum", "adam",   "adamw",    "rmsprop",          "adagrad",
+    "nadam", "radam",    "adamax", "adadelta", "centered rmsprop", "amsgrad",
+    "lion",  "lamb"};
 constexpr const char* kClips[] = {"none", "norm", "known norm", "infinity norm", "value"};
 constexpr const char* kBackends[] = {"shm", "gloo", "hierarchical"};
 

@@ -99,7 +99,25 @@ enum class HookPlan {
   kPowerSgd,
   kQuantize
 };
-enum class OptimizerPlan { kSgd, kMomentum, kAdam, kAdamW, kRmsprop, kAdagrad };
+enum class OptimizerPlan {
+  kSgd,
+  kMomentum,
+  kAdam,
+  kAdamW,
+  kRmsprop,
+  kAdagrad,
+  // Only Lockstep has these.
+  kNAdam,
+  kRAdam,
+  kAdamax,
+  kAdadelta,
+  kCenteredRmsprop,
+  kAmsgrad,
+  kLion,
+  kLamb
+};
+constexpr OptimizerPlan kLastOfLibTorch = OptimizerPlan::kAdagrad;
+constexpr OptimizerPlan kLastOptimizer = OptimizerPlan::kLamb;
 enum class ClipPlan { kNone, kNorm, kKnownNorm, kInfinityNorm, kValue };
 
 struct OptionsPlan {
