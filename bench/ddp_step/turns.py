@@ -5,14 +5,18 @@ import contextlib
 import json
 import os
 import pathlib
+import platform
+import re
 import select
 import subprocess
 import sys
 import tempfile
+import time
 
 # Steps of one turn: half a second or so of the slowest exchange.
 STEPS = {"toy": 200, "linear": 200, "mlp": 15, "mingpt": 10, "gpt124m": 1, "resnet18": 2,
-         "written": 10}
+         "written": 10, "written1mb": 200, "written4mb": 50, "written16mb": 20, "written64mb": 5, "written256mb": 2,
+         "written1024mb": 1}
 
 
 # Exchanges of pytorch_ddp.py.
@@ -108,6 +112,9 @@ def take_turns(arguments, subjects):
 
 
 def write_json(arguments, benchmark, rows):
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"benchmark": benchmark, "ranks": arguments.ranks, "rows": rows}, file, indent=2)
+    if not arguments.json:
+        return
+    cpu = re.search(r"model name\s*:\s*(.+)", pathlib.Path("/proc/cpuinfo").read_text("utf-8"))
+    report = {"benchmark": benchmark, "ranks": arguments.ranks, "rounds": vars(arguments).get("rounds"),
+              "cpu": cpu[1] if cpu else platform.machine(), "date": time.strftime("%Y-%m-%d"), "rows": rows}
+    pathlib.Path(arguments.json).write_text(json.dumps(report, indent=1), encoding="utf-8")

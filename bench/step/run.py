@@ -7,7 +7,11 @@ over Gloo in Python. A step is zero_grad, forward, backward, the exchange of gra
 
 "after backward" is the median step without that of "none", forward and backward alone; "step()" is the time
 in the optimizer, which with one copy averages the gradients. "limit" is the memory traffic of the update of
-one copy, after forward and backward without exchange.
+one copy, after forward and backward without exchange; "of limit" is its share of the time after backward.
+
+    bench/step/run.py --ways=none,one-copy,limit --models=written1mb,written16mb,written256mb,written1024mb
+
+shows how one copy grows with the model: written... only writes so many MB of gradients.
 """
 import pathlib
 import statistics
@@ -49,15 +53,21 @@ def rows_of(times):
         if none:
             row["after_backward_ms"] = row["ms"] - statistics.median(none["us"]) / 1e3
         rows.append(row)
+    limits = {(row["model"], row["placement"]): row.get("after_backward_ms") for row in rows if row["way"] == "limit"}
+    for row in rows:
+        limit = limits.get((row["model"], row["placement"]))
+        if limit and row.get("after_backward_ms"):
+            row["share_of_limit"] = limit / row["after_backward_ms"]
     return rows
 
 
 def table_of(rows):
-    lines = [f"{'model':10}{'way':17}{'placement':11}{'ms':>10}{'after backward':>16}{'step()':>10}"]
+    lines = [f"{'model':14}{'way':17}{'placement':11}{'ms':>10}{'after backward':>16}{'step()':>10}{'of limit':>10}"]
     for row in rows:
         after = f"{row['after_backward_ms']:.4g}" if "after_backward_ms" in row else "-"
-        lines.append(f"{row['model']:10}{row['way']:17}{row['placement']:11}{row['ms']:10.4g}"
-                     f"{after:>16}{row['step_ms']:10.4g}")
+        share = f"{row['share_of_limit']:.0%}" if "share_of_limit" in row else "-"
+        lines.append(f"{row['model']:14}{row['way']:17}{row['placement']:11}{row['ms']:10.4g}"
+                     f"{after:>16}{row['step_ms']:10.4g}{share:>10}")
     return "\n".join(lines)
 
 

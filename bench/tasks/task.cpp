@@ -1,5 +1,6 @@
 #include "bench/tasks/task.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -27,10 +28,17 @@ using torch::nn::Linear;
 using torch::nn::ReLU;
 using torch::nn::Sequential;
 
-// Backward does nothing but write the gradients of ResNet-18, 45 MB: what is left of a step is what
-// the exchange takes.
+// Backward does nothing but write gradients: what is left of a step is what the exchange takes.
 struct WrittenImpl : torch::nn::Module {
+  // Of ResNet-18, 45 MB.
   WrittenImpl() { register_module("model", models::ResNet18()); }
+  explicit WrittenImpl(std::int64_t elements) {
+    constexpr std::int64_t kLargest = std::int64_t{4} << 20;
+    for (std::int64_t begin = 0; begin < elements; begin += kLargest) {
+      register_parameter(concat("weight", begin / kLargest),
+                         torch::zeros({std::min(kLargest, elements - begin)}));
+    }
+  }
   at::Tensor forward(const at::Tensor& factor) {
     at::Tensor sum = factor;
     for (const at::Tensor& parameter : parameters()) sum = sum + parameter.sum();
@@ -159,6 +167,11 @@ Task wide_task(std::int64_t width) {
           .fill = fill};
 }
 
+Task written(const Written& model) {
+  return {
+      .model = Sequential(model), .batch_size = 1, .samples = zeros, .loss = mean_squared_error};
+}
+
 }  // namespace
 
 Task make_task(const std::string& name) {
@@ -202,16 +215,16 @@ Task make_task(const std::string& name) {
     return next_token(config, /*batch_size=*/8);
   }
   if (name == "gpt124m") return next_token(kGpt124M, /*batch_size=*/1);
-  if (name == "written") {
-    return {.model = Sequential(Written()),
-            .batch_size = 1,
-            .samples = zeros,
-            .loss = mean_squared_error};
+  if (name == "written") return written(Written());
+  for (const std::int64_t megabytes : {1, 4, 16, 64, 256, 1024}) {
+    if (name != concat("written", megabytes, "mb")) continue;
+    return written(Written(megabytes * (1 << 20) / std::int64_t{sizeof(float)}));
   }
   throw UsageError(
       concat("there is no task '", name,
              "'; choose toy, linear, digits, mlp, mlp1m, mlp10m, mlp100m, resnet18, "
-             "resnet18_16x16, resnet18_narrow, mingpt, mingpt_dropout, gpt124m or written"));
+             "resnet18_16x16, resnet18_narrow, mingpt, mingpt_dropout, gpt124m, written or "
+             "written1mb to written1024mb"));
 }
 
 }  // namespace lockstep::bench

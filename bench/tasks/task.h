@@ -23,8 +23,9 @@ struct Task {
 
 /// "toy", "linear", "digits", "mlp", "mlp1m", "mlp10m" and "mlp100m" (parameters), "resnet18",
 /// "resnet18_16x16" (pixels of an image), "resnet18_narrow" (with an eighth of its channels),
-/// "mingpt", "mingpt_dropout" (of gpt-nano's sizes), "gpt124m", "written". Errors: UsageError for
-/// any other name.
+/// "mingpt", "mingpt_dropout" (of gpt-nano's sizes), "gpt124m", "written" and, with so many MB
+/// of gradients, "written1mb", "written4mb", "written16mb", "written64mb", "written256mb",
+/// "written1024mb". Errors: UsageError for any other name.
 Task make_task(const std::string& name);
 
 }  // namespace lockstep::bench
