@@ -134,9 +134,9 @@ void add_flags(CLI::App& app, RunFlags& flags) {
              "bind each worker to processors (default: not bound)\n"
              "node: the NUMA node of its GPU\n"
              "socket: the socket of its GPU\n"
-             "exclusive: a part of that node, not shared with others\n"
-             "core-complex: cores of that node with one last-level cache\n"
-             "With too few GPUs, local ranks are spread over the nodes.");
+             "exclusive: a part of that NUMA node, for this worker alone\n"
+             "core-complex: cores of that NUMA node with one last-level cache\n"
+             "With too few GPUs, local ranks spread over the NUMA nodes.");
 
   table.group("Several machines: start the launcher on each");
   table.text(
@@ -163,7 +163,7 @@ void add_flags(CLI::App& app, RunFlags& flags) {
              "join_timeout or timeout: for machines to join (600)\n"
              "last_call_timeout: for more machines after MIN (30)\n"
              "keep_alive_interval: between heartbeats (5)\n"
-             "keep_alive_max_attempt: heartbeats until a machine is\nlost (6)\n"
+             "keep_alive_max_attempt: missed heartbeats until a\nmachine is lost (6)\n"
              "is_host: 1 if this machine serves the rendezvous, else 0\n"
              "etcd_prefix: first part of etcd's keys");
 
