@@ -11,6 +11,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/base/internal/log.h"
 #include "lockstep/ddp/internal/model_agreement.h"
 #include "lockstep/ddp/internal/replica_state.h"
 #include "lockstep/ddp/internal/weighted_loss.h"
@@ -45,7 +46,7 @@ std::string describe(const FullyShardOptions& options, const std::vector<std::st
     return given ? c10::toString(*given) : "unset";
   };
   std::string text =
-      concat("options reshard_after_forward=", options.reshard_after_forward,
+      concat("options reshard_after_forward=", options.reshard_after_forward.text(),
              " param_dtype=", dtype(options.mp_policy.param_dtype),
              " reduce_dtype=", dtype(options.mp_policy.reduce_dtype),
              " gradient_divide_factor=", options.gradient_divide_factor.value_or(0),
@@ -53,6 +54,37 @@ std::string describe(const FullyShardOptions& options, const std::vector<std::st
   for (const std::string& name : options.ignored_parameters) text += "ignored " + name + "\n";
   for (const std::string& name : units) text += "unit '" + name + "'\n";
   return text;
+}
+
+// As FSDP2 understands the number.
+ReshardAfterForward resolve(const ReshardAfterForward& given, const ProcessGroup& group) {
+  if (!given.ranks()) return given;
+  const std::int64_t ranks = *given.ranks();
+  const int all = group.world_size();
+  if (ranks < 1 || all % ranks != 0) {
+    std::string divisors;
+    for (int number = 2; number < all; ++number) {
+      if (all % number == 0) divisors += concat(divisors.empty() ? "" : ", ", number);
+    }
+    throw UsageError(concat("fully_shard on rank ", group.rank(), ": reshard_after_forward=", ranks,
+                            " does not divide the ranks of process_group, which are ", all,
+                            "; choose true, false", divisors.empty() ? "" : " or one of ",
+                            divisors));
+  }
+  if (ranks > 1) return ranks == all ? ReshardAfterForward(true) : given;
+  if (group.rank() == 0) {
+    log(LogLevel::kWarning,
+        "fully_shard: reshard_after_forward=1 is false: each rank keeps whole parameters from "
+        "forward to backward; write false for that, or true to free them");
+  }
+  return false;
+}
+
+// Empty where nothing would be gathered over it.
+ProcessGroup reshard_group_of(const FullyShardOptions& options, const ProcessGroup& group) {
+  const auto ranks = options.reshard_after_forward.ranks();
+  const bool copies = !group.shares_memory() || options.mp_policy.param_dtype;
+  return ranks && copies ? consecutive_ranks(group, static_cast<int>(*ranks)) : ProcessGroup();
 }
 
 // A unit's parameters in the groups that are exchanged together.
@@ -84,6 +116,10 @@ std::string collective_name(const std::string& unit, std::size_t index) {
 
 }  // namespace
 
+std::string ReshardAfterForward::text() const {
+  return ranks_ ? concat(*ranks_) : reshards_ ? "true" : "false";
+}
+
 ShardedModule::ShardedModule(std::shared_ptr<torch::nn::Module> module,
                              const FullyShardOptions& options)
     : module_(std::move(module)), options_(options) {
@@ -101,6 +137,8 @@ ShardedModule::ShardedModule(std::shared_ptr<torch::nn::Module> module,
     check_models_agree(compared, ReplicaState(*module_, {}), describe(options_, names),
                        "fully_shard");
   });
+  options_.reshard_after_forward = resolve(options_.reshard_after_forward, group);
+  const ProcessGroup reshard_group = reshard_group_of(options_, group);
   buffers_ = ReplicaState(*module_, {}).buffer_tensors();
   if (options_.init_sync) {
     std::vector<at::Tensor> whole = buffers_;
@@ -116,7 +154,7 @@ ShardedModule::ShardedModule(std::shared_ptr<torch::nn::Module> module,
   units_ = std::make_unique<ShardedUnits>(
       ShardedUnits::Options{.group = group,
                             .replicas = mesh.replicate,
-                            .reshard_after_forward = options_.reshard_after_forward,
+                            .reshard_after_forward = options_.reshard_after_forward.reshards(),
                             .gradient_norm = options_.gradient_norm});
   for (std::size_t unit = 0; unit < names.size(); ++unit) {
     std::vector<NamedTensor> own;
@@ -130,6 +168,7 @@ ShardedModule::ShardedModule(std::shared_ptr<torch::nn::Module> module,
           together, *units_,
           FlatParameter::Options{.group = group,
                                  .replicas = mesh.replicate,
+                                 .reshard_group = reshard_group,
                                  .name = collective_name(names[unit], unit),
                                  .init_sync = options_.init_sync,
                                  .param_dtype = options_.mp_policy.param_dtype,

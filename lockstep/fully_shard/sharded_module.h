@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -44,6 +45,31 @@ struct MixedPrecisionPolicy {
   bool cast_forward_inputs = true;
 };
 
+/// What a rank holds of a unit between its forward and its backward: true, false or a number, as in
+/// FullyShardOptions::reshard_after_forward.
+class ReshardAfterForward {
+ public:
+  template <std::same_as<bool> Bool>
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  constexpr ReshardAfterForward(Bool reshards) : reshards_(reshards) {}
+  template <std::integral Number>
+  requires(!std::same_as<Number, bool>)
+      // NOLINTNEXTLINE(google-explicit-constructor)
+      constexpr ReshardAfterForward(Number ranks)
+      : reshards_(true), ranks_(static_cast<std::int64_t>(ranks)) {}
+
+  /// Whether it is not false.
+  constexpr bool reshards() const { return reshards_; }
+  /// The number, if it is one.
+  constexpr std::optional<std::int64_t> ranks() const { return ranks_; }
+  /// "true", "false" or the number.
+  std::string text() const;
+
+ private:
+  bool reshards_;
+  std::optional<std::int64_t> ranks_;
+};
+
 /// Which ranks hold the same shard, and which different ones (HSDP). Ranks that share no memory
 /// count as machines of their own.
 enum class HybridShard : std::uint8_t {
@@ -68,8 +94,11 @@ struct FullyShardOptions {
   /// module is one unit.
   AutoWrapPolicy auto_wrap_policy = {};
   /// Free a unit's gathered parameters after its forward, and gather them again in backward. With
-  /// false they stay gathered from forward to backward. Those of the module itself stay so anyway.
-  bool reshard_after_forward = true;
+  /// false they stay gathered from forward to backward. With a number N, which divides the number
+  /// of ranks of process_group, each rank keeps 1/N of them, and in backward every N consecutive
+  /// ranks gather from each other; 1 is false, with a warning. Where shards lie in shared memory a
+  /// number above 1 is true. Parameters of the module itself stay gathered anyway.
+  ReshardAfterForward reshard_after_forward = true;
   MixedPrecisionPolicy mp_policy = {};
   /// Gradients are summed over ranks, those of all replicas, and divided by this. Unset: the number
   /// of ranks.

@@ -30,8 +30,17 @@ const char* name_of(ProgramOption::Kind kind) {
       return "a number";
     case ProgramOption::Kind::kFlag:
       return "true or false";
+    case ProgramOption::Kind::kFlagOrNumber:
+      return "true, false or a number";
   }
   return "?";
+}
+
+bool takes(const ProgramOption& option, const ConfigEntry& entry) {
+  using Kind = ProgramOption::Kind;
+  if (entry.kind == option.kind) return true;
+  if (option.kind == Kind::kFlagOrNumber) return entry.kind != Kind::kText;
+  return option.kind == Kind::kNumber && is_beyond_toml(entry.value);
 }
 
 // "--ddp.bucket-cap-mb" for "ddp.bucket_cap_mb".
@@ -62,7 +71,8 @@ const CLI::Option* add_flag(CLI::App& app, const ProgramOption& option) {
   const std::string flag = flag_of(option.name);
   const bool is_flag = option.kind == ProgramOption::Kind::kFlag;
   CLI::Option* const added = is_flag ? app.add_flag(flag) : app.add_option(flag);
-  if (!is_flag) added->type_name(option.kind == ProgramOption::Kind::kNumber ? "NUM" : "TEXT");
+  const bool is_number = option.kind == ProgramOption::Kind::kNumber;
+  if (!is_flag) added->type_name(is_number ? "NUM" : "TEXT");
   return added->description(option.help)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
       ->group(option.group)
@@ -156,9 +166,7 @@ void ProgramOptions::apply_file(const std::string& file) {
     const ProgramOption& option = options_[index_of(
         entry.name, names(), concat(entry.place, ": no option is called ", entry.name))];
     const std::string place = concat(entry.place, ": ", entry.name);
-    const bool is_large =
-        option.kind == ProgramOption::Kind::kNumber && is_beyond_toml(entry.value);
-    if (entry.kind != option.kind && !is_large) {
+    if (!takes(option, entry)) {
       throw UsageError(
           concat(place, " must be ", name_of(option.kind), ", not ", name_of(entry.kind)));
     }

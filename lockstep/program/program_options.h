@@ -26,8 +26,8 @@ struct ProgramOption {
   std::function<std::string(const std::string& text)> set;
   /// The value as text.
   std::function<std::string()> get;
-  /// What values a file may give: a string, a number, or true and false.
-  enum class Kind { kText, kNumber, kFlag } kind = Kind::kText;
+  /// What values a file may give: a string, a number, true and false, or these and a number.
+  enum class Kind { kText, kNumber, kFlag, kFlagOrNumber } kind = Kind::kText;
   /// Heading in `--help`. Empty: the group of set_group().
   std::string group = {};
 };

@@ -121,6 +121,27 @@ TEST_F(ProgramOptionsTest, WhatItPrintsItReadsAlsoWhereTomlHasNoSuchInteger) {
   EXPECT_NE(parse({"--config", file("batch_size = \"5\"\n")}), "");
 }
 
+TEST_F(ProgramOptionsTest, AFileMayGiveAFlagOrANumber) {
+  std::string value = "true";
+  program_.add({.name = "reshard",
+                .help = "how",
+                .set =
+                    [&value](const std::string& text) {
+                      value = text;
+                      return std::string();
+                    },
+                .get = [&value] { return value; },
+                .kind = ProgramOption::Kind::kFlagOrNumber});
+  EXPECT_EQ(parse({"--reshard=2"}), "");
+  EXPECT_NE(program_.toml().find("reshard = 2\n"), std::string::npos) << program_.toml();
+  for (const char* text : {"4", "false"}) {
+    EXPECT_EQ(parse({"--config", file(concat("reshard = ", text, "\n"))}), "");
+    EXPECT_EQ(value, text);
+  }
+  EXPECT_NE(parse({"--config", file("reshard = \"4\"\n")}).find("must be true, false or a number"),
+            std::string::npos);
+}
+
 TEST_F(ProgramOptionsTest, AnEmptyValueIsOne) {
   EXPECT_EQ(parse({"--out-dir=", "--lr=0.25"}), "");
   EXPECT_EQ(out_dir_, "");

@@ -1,6 +1,7 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -63,6 +64,24 @@ ProgramOption positive_option(std::string name, std::string help,
           .kind = ProgramOption::Kind::kNumber};
 }
 
+ProgramOption reshard_option(ReshardAfterForward& value) {
+  return {.name = "fully_shard.reshard_after_forward",
+          .help =
+              "free a unit's parameters after forward, and gather them again in backward; a "
+              "number N: over N ranks",
+          .set =
+              [&value](const std::string& text) {
+                const auto ranks = parse_number<std::int64_t>(text);
+                if (!ranks && text != "true" && text != "false") {
+                  return std::string("must be true, false or a number of ranks");
+                }
+                value = ranks ? ReshardAfterForward(*ranks) : ReshardAfterForward(text == "true");
+                return std::string();
+              },
+          .get = [&value] { return value.text(); },
+          .kind = ProgramOption::Kind::kFlagOrNumber};
+}
+
 ProgramOption seconds_option(std::string name, std::string help,
                              std::optional<std::chrono::milliseconds>& value) {
   return positive_option(
@@ -96,8 +115,7 @@ void add_ranks(ProgramOptions& program, TrainerOptions& options) {
   program.add("ddp.static_graph", options.ddp.static_graph, "each step uses the same parameters");
   program.add("ddp.check_replicas_every", options.ddp.check_replicas_every,
               "steps between comparisons of the ranks' parameters; 0: never");
-  program.add("fully_shard.reshard_after_forward", options.fully_shard.reshard_after_forward,
-              "free a unit's parameters after forward, and gather them again in backward");
+  program.add(reshard_option(options.fully_shard.reshard_after_forward));
   program.add("fully_shard.hybrid_shard", options.fully_shard.hybrid_shard, kHybridShard,
               "replicas: none, shard_in_machines: each machine has one, or replicate_in_machines");
 }

@@ -158,9 +158,9 @@ void FlatParameter::mark_changed() const {
 void FlatParameter::begin_gather() {
   if (common_.defined()) return;
   const c10::NoGradGuard no_grad;
-  sent_ = shard_.to(full_.scalar_type());
+  sent_ = kept_.defined() ? kept_ : shard_.to(full_.scalar_type());
   allocate_memory(full_);
-  gathering_ = options_.group.all_gather_into_tensor(full_, sent_,
+  gathering_ = gather_group().all_gather_into_tensor(full_, sent_,
                                                      {.async_op = true, .name = options_.name});
 }
 
@@ -173,6 +173,7 @@ void FlatParameter::end_gather() {
   gathering_.wait();
   gathering_ = {};
   sent_.reset();
+  kept_.reset();
 }
 
 void FlatParameter::drop_gather() noexcept {
@@ -189,6 +190,21 @@ void FlatParameter::drop_gather() noexcept {
 
 void FlatParameter::reshard() {
   free_memory(full_);
+}
+
+void FlatParameter::keep_part() {
+  if (!options_.reshard_group || common_.defined()) return;
+  const c10::NoGradGuard no_grad;
+  const std::int64_t part = layout_.total() / options_.reshard_group.world_size();
+  kept_ = full_.narrow(0, options_.reshard_group.rank() * part, part).clone();
+}
+
+const ProcessGroup& FlatParameter::gather_group() const {
+  return kept_.defined() ? options_.reshard_group : options_.group;
+}
+
+bool FlatParameter::gathers_in_background() const {
+  return gather_group().world_size() > 1 && !gather_group().shares_memory();
 }
 
 int FlatParameter::ranks() const {

@@ -39,6 +39,9 @@ class FlatParameter {
     ProcessGroup group;
     /// The ranks with the same chunk, whose gradients are summed, too; empty: none.
     ProcessGroup replicas = {};
+    /// Consecutive ranks of `group`, over which the values of keep_part() are gathered; empty: they
+    /// are not kept.
+    ProcessGroup reshard_group = {};
     std::string name;  ///< of its collectives
     bool init_sync = true;
     /// Of the gathered parameters, and in which gradients are summed; unset: the parameters' own,
@@ -64,7 +67,8 @@ class FlatParameter {
   /// For autograd: the module's tensors have other values than before.
   void mark_changed() const;
 
-  /// Between the two the values arrive; collective.
+  /// Between the two the values arrive; collective, over the ranks of reshard_group where values
+  /// are kept.
   void begin_gather();
   void end_gather();
   /// In between, any number of times: lets values arrive meanwhile.
@@ -72,6 +76,13 @@ class FlatParameter {
   /// In place of end_gather(): waits until nothing is written to the memory, and frees it.
   void drop_gather() noexcept;
   void reshard();
+  /// Of a gathered one, before reshard(): keeps this rank's part of the values of reshard_group, so
+  /// that the next gather needs no other ranks. Nothing without such a group.
+  void keep_part();
+  void drop_part() noexcept { kept_.reset(); }
+  /// Whether values arrive while this rank computes: where memory is shared the calling thread
+  /// moves them.
+  bool gathers_in_background() const;
   /// Whether the module's tensors show the memory of other ranks' chunks.
   bool reads_other_chunks() const { return common_.defined() && options_.group.world_size() > 1; }
 
@@ -102,6 +113,7 @@ class FlatParameter {
   at::Tensor place_in(const at::Tensor& flat, std::size_t i) const;
   at::Tensor in_order(std::size_t i, const at::Tensor& tensor) const;
   at::Tensor own_part(const at::Tensor& chunk, std::size_t i) const;
+  const ProcessGroup& gather_group() const;
   int ranks() const;
   bool group_divides() const;
   void fill_window(const at::Tensor& flat, ElementRange window,
@@ -113,6 +125,7 @@ class FlatParameter {
   at::Tensor common_;  ///< [total], the chunks of all ranks; undefined: each has its own alone
   at::Tensor shard_;   ///< [chunk]
   at::Tensor full_;    ///< [total], its storage without memory unless gathered
+  at::Tensor kept_;    ///< of keep_part(); undefined: nothing
   Work gathering_;
   at::Tensor sent_;  ///< while values arrive
   std::optional<StorageWatch> watch_;

@@ -1,7 +1,9 @@
 #include "lockstep/fully_shard/internal/shard_mesh.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <random>
 
 #include "lockstep/base/error.h"
@@ -16,15 +18,6 @@ namespace {
 
 constexpr const char* kOperation = "fully_shard";
 
-// A group of this rank alone.
-ProcessGroup alone(const ProcessGroup& group) {
-  ProcessGroup own;
-  for (int rank = 0; rank < group.world_size(); ++rank) {
-    if (const ProcessGroup made = group.new_group({rank})) own = made;
-  }
-  return own;
-}
-
 ShardMesh mesh_by_machine(const ProcessGroup& group, HybridShard hybrid) {
   const MachineGroups machines = machine_groups(group);
   for (const std::vector<int>& ranks : machines.ranks) {
@@ -38,7 +31,7 @@ ShardMesh mesh_by_machine(const ProcessGroup& group, HybridShard hybrid) {
   const bool shards_inside = hybrid == HybridShard::kShardInMachines;
   ShardMesh mesh{.shard = shards_inside ? machines.local : machines.partners,
                  .replicate = shards_inside ? machines.partners : machines.local};
-  if (!mesh.shard) mesh.shard = group.world_size() == 1 ? group : alone(group);
+  if (!mesh.shard) mesh.shard = group.world_size() == 1 ? group : consecutive_ranks(group, 1);
   return mesh;
 }
 
@@ -94,6 +87,16 @@ void ShardMesh::check_everywhere(const std::function<void(const ProcessGroup&)>&
   if (!replicate) return check(shard);
   run_on_all(replicate, kOperation, [&] { check(shard); });
   run_on_all(shard, kOperation, [&] { check(replicate); });
+}
+
+ProcessGroup consecutive_ranks(const ProcessGroup& group, int size) {
+  ProcessGroup own;
+  for (int first = 0; first < group.world_size(); first += size) {
+    std::vector<int> ranks(static_cast<std::size_t>(size));
+    std::iota(ranks.begin(), ranks.end(), first);
+    if (const ProcessGroup made = group.new_group(ranks)) own = made;
+  }
+  return own;
 }
 
 ShardMesh shard_mesh_of(const FullyShardOptions& options) {

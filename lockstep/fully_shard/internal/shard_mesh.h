@@ -25,6 +25,10 @@ struct ShardMesh {
   void check_everywhere(const std::function<void(const ProcessGroup&)>& check) const;
 };
 
+/// Of this rank and its neighbours: ranks 0 to `size` - 1 of the group are one, and so on.
+/// Collective.
+ProcessGroup consecutive_ranks(const ProcessGroup& group, int size);
+
 /// The mesh of the options. Collective; with `hybrid_shard` it creates groups.
 /// Errors: UsageError for groups that are no grid, and for machines with different numbers of ranks
 /// with `hybrid_shard`; as ProcessGroup::new_group.

@@ -55,6 +55,7 @@ void ShardedUnits::begin_forward() {
   if (forwards_++ > 0) return;
   forward_order_.begin_pass();
   has_gathered_ = false;
+  keeps_parts_ = c10::GradMode::is_enabled();
   // What is still gathered may be older than the last step of the optimizer.
   reshard_all();
   const std::int64_t before = std::exchange(version_, version());
@@ -66,7 +67,12 @@ void ShardedUnits::begin_forward() {
 }
 
 void ShardedUnits::leave_forward() {
-  if (forwards_ == 1 && has_gathered_) wait_for_readers();
+  if (forwards_ > 1) return;
+  if (has_gathered_) wait_for_readers();
+  if (!options_.reshard_after_forward) return;
+  for (Unit& unit : units_) {
+    if (!unit.name.empty()) keep_part(unit);
+  }
 }
 
 void ShardedUnits::end_forward(bool has_failed) noexcept {
@@ -202,6 +208,7 @@ void ShardedUnits::use(const std::vector<std::size_t>& units, bool in_backward) 
     // Backward comes to it yet.
     if (in_backward && !other.is_used_in_backward) continue;
     // Its gradients are complete: their flat copy may take the memory of the parameters.
+    if (!in_backward) keep_part(other);
     if (in_backward || options_.reshard_after_forward) reshard(other);
     if (in_backward && sync_) reduce(other);
   }
@@ -224,12 +231,13 @@ void ShardedUnits::gather(std::size_t index, bool in_backward) {
   unit.is_gathered = true;
   has_gathered_ = true;
   const auto next = (in_backward ? backward_order_ : forward_order_).next_after(index);
-  if (next && !units_[*next].is_gathered && gathers_in_background()) begin_gather(*next);
+  if (!next || units_[*next].is_gathered) return;
+  if (gathers_in_background(units_[*next])) begin_gather(*next);
 }
 
-// Where memory is shared the calling thread moves the values.
-bool ShardedUnits::gathers_in_background() const {
-  return options_.group.world_size() > 1 && !options_.group.shares_memory();
+bool ShardedUnits::gathers_in_background(const Unit& unit) {
+  return std::ranges::all_of(unit.flats,
+                             [](const auto& flat) { return flat->gathers_in_background(); });
 }
 
 void ShardedUnits::begin_gather(std::size_t index) {
@@ -258,6 +266,11 @@ void ShardedUnits::reduce(Unit& unit) {
   }
 }
 
+void ShardedUnits::keep_part(Unit& unit) const {
+  if (!unit.is_gathered || !keeps_parts_) return;
+  for (const auto& flat : unit.flats) flat->keep_part();
+}
+
 void ShardedUnits::reshard(Unit& unit) noexcept {
   if (!unit.is_gathered) return;
   unit.is_gathered = false;
@@ -267,7 +280,10 @@ void ShardedUnits::reshard(Unit& unit) noexcept {
 void ShardedUnits::reshard_all() noexcept {
   last_used_ = kNone;
   drop_arriving();
-  for (Unit& unit : units_) reshard(unit);
+  for (Unit& unit : units_) {
+    reshard(unit);
+    for (const auto& flat : unit.flats) flat->drop_part();
+  }
 }
 
 void ShardedUnits::gradient_ready(std::size_t index, const at::Tensor& arrived) {

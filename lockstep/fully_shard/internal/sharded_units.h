@@ -27,8 +27,8 @@ namespace lockstep::inline internal {
 /// whose forward uses the same units in the same order make the same collectives, whichever
 /// parameters of a unit each of them leaves out.
 ///
-/// Where ranks share no memory, the next unit's values arrive while one computes: the unit that
-/// followed it in the pass before, at most one.
+/// Where the ranks that gather a unit share no memory, its values arrive while another computes:
+/// the one that it followed in the pass before. At most one unit is on its way.
 ///
 /// Threads: the training thread; in backward autograd's, one at a time.
 /// Lifetime: hooks and watches are removed with it.
@@ -95,12 +95,13 @@ class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher
                                const char* what) const;
   void use(const std::vector<std::size_t>& units, bool in_backward);
   void gather(std::size_t index, bool in_backward);
-  bool gathers_in_background() const;
+  static bool gathers_in_background(const Unit& unit);
   void begin_gather(std::size_t index);
   void advance_arriving() const;
   void drop_arriving() noexcept;
   void wait_for_readers() const;
   void reduce(Unit& unit);
+  void keep_part(Unit& unit) const;
   void reshard(Unit& unit) noexcept;
   void reshard_all() noexcept;
   bool exchange_what_is_left();
@@ -109,6 +110,7 @@ class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher
 
   Options options_;
   std::vector<Unit> units_;
+  bool keeps_parts_ = false;               // in this forward, a backward comes
   bool has_readers_ = false;               // of other ranks' memory
   std::vector<std::string> trained_;       // names, by the hooks' index
   std::vector<std::size_t> unit_of_hook_;  // of the parameter

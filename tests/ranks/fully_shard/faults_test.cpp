@@ -39,7 +39,7 @@ TEST_F(FullyShardFaults, OtherModelsAndOptionsOfARankAreRefusedInOneLine) {
   EXPECT_SAYS(other_shape, "blocks.3");
   FullyShardOptions options = by_block();
   options.reshard_after_forward = false;
-  EXPECT_SAYS(refusal(ShardNet(), by_block(), ShardNet(), options), "reshard_after_forward=0");
+  EXPECT_SAYS(refusal(ShardNet(), by_block(), ShardNet(), options), "reshard_after_forward=false");
   options = by_block();
   options.mp_policy.param_dtype = at::kBFloat16;
   EXPECT_SAYS(refusal(ShardNet(), by_block(), ShardNet(), options), "param_dtype=BFloat16");
@@ -76,6 +76,16 @@ TEST_F(FullyShardFaults, ModelsThatCannotBeShardedAreRefused) {
   const ShardNet twice;
   const auto sharded = fully_shard(twice, plain);
   EXPECT_SAYS(error(twice, plain), "sharded once");
+}
+
+TEST_F(FullyShardFaults, NumbersThatDoNotDivideTheRanksAreRefused) {
+  for (const int number : {-1, 0, world_size_ + 1}) {
+    FullyShardOptions options = by_block();
+    options.reshard_after_forward = number;
+    const std::string message = message_of<UsageError>([&] { fully_shard(ShardNet(), options); });
+    EXPECT_SAYS(message, "reshard_after_forward=" + std::to_string(number));
+    EXPECT_SAYS(message, world_size_ == 4 ? "choose true, false or one of 2" : "true, false");
+  }
 }
 
 TEST_F(FullyShardFaults, AUseOutsideOfForwardAndBackwardIsRefused) {

@@ -1,14 +1,17 @@
 #include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/nn/functional/loss.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
+#include "lockstep/comm/internal/process_group_state.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/optimizers.h"
@@ -82,6 +85,66 @@ TEST_F(FullyShard, HasTheBitsOfDistributedDataParallelOverMachines) {
     }
     EXPECT_TRUE(same_values(sharded.full_state_dict(), state_dict(*plain), /*same_bits=*/true));
   }
+}
+
+TEST_F(FullyShard, HasTheBitsOfTrueWithANumberToReshardTo) {
+  if (world_size_ % 2 != 0) GTEST_SKIP() << "needs a number that divides the ranks";
+  for (const bool converts : {false, true}) {
+    FullyShardOptions options = by_block();
+    if (converts) options.mp_policy.param_dtype = at::kDouble;
+    auto expected = fully_shard(ShardNet(), options);
+    std::vector<std::unique_ptr<FullySharded<ShardNetImpl>>> models;
+    for (const int number : {1, 2}) {
+      options.reshard_after_forward = number;
+      models.push_back(std::make_unique<FullySharded<ShardNetImpl>>(ShardNet(), options));
+      models.back()->load_full_state_dict(expected.full_state_dict());
+    }
+    const auto train = [&](FullySharded<ShardNetImpl>& model) {
+      AdamW optimizer(model.parameters(), {.lr = 0.01});
+      for (int step = 0; step < 6; ++step) {
+        optimizer.zero_grad();
+        if (step == 2) static_cast<void>(model(tokens(9)));  // keeps parts that no backward takes
+        const at::Tensor loss = token_loss(model(tokens(step)), targets(step));
+        if (step == 3) {  // drops what backward would take
+          const torch::NoGradGuard no_grad;
+          static_cast<void>(model(tokens(9)));
+        }
+        loss.backward({}, /*retain_graph=*/step == 4);
+        if (step == 4) loss.backward();
+        optimizer.step();
+      }
+    };
+    train(expected);
+    for (const auto& model : models) {
+      train(*model);
+      EXPECT_TRUE(same_values(model->full_state_dict(), expected.full_state_dict(), true));
+    }
+  }
+}
+
+TEST_F(FullyShard, GathersFromNeighboursAloneInBackwardWithANumber) {
+  if (world_size_ != 4) GTEST_SKIP() << "needs two groups of two ranks";
+  // Collectives of all ranks in backward; converted values are copied over every backend.
+  const auto calls_in_backward = [&](const ReshardAfterForward& reshard) {
+    FullyShardOptions options = by_block();
+    options.mp_policy.param_dtype = at::kDouble;
+    options.reshard_after_forward = reshard;
+    auto model = fully_shard(ShardNet(), options);
+    const auto calls = [&] {
+      return ProcessGroupAccess::state(model.process_group(), "test").sequence.load();
+    };
+    std::uint64_t in_backward = 0;
+    for (int step = 0; step < 3; ++step) {  // the first gathers nothing ahead
+      const at::Tensor loss = token_loss(model(tokens(step)), targets(step));
+      const std::uint64_t before = calls();
+      loss.backward();
+      in_backward = calls() - before;
+    }
+    return in_backward;
+  };
+  const std::uint64_t kept = calls_in_backward(false);
+  EXPECT_EQ(calls_in_backward(true), kept + 3);  // one for each block
+  EXPECT_EQ(calls_in_backward(2), kept);
 }
 
 TEST_F(FullyShard, TrainsAsOneProcessOnAllSamples) {
