@@ -185,6 +185,10 @@ ProcessGroup ProcessGroup::new_group(const std::vector<int>& ranks,
   child->world_size = static_cast<int>(ranks.size());
   child->name = concat(parent.name, "/", index);
   if (!parent.domains.empty()) child->domains = domains_of(parent.domains, ranks);
+  for (const int each : ranks) {
+    const auto at = static_cast<std::size_t>(each);
+    child->first_ranks.push_back(parent.first_ranks.empty() ? each : parent.first_ranks[at]);
+  }
   child->chose_backend = options.backend.empty() && parent.chose_backend;
   if (child->chose_backend) {
     child->backend_name = choose_backend(child->domains);

@@ -38,10 +38,10 @@ Deadline last_deadline(const Deadline& deadline) {
 
 void wait_and_report(const Work::State& state) {
   // Backends read 0 as "no timeout".
-  const auto remaining = [until = last_deadline(
-                             state.deadline.value_or(Deadline::after(state.name.timeout)))] {
-    return std::max(until.remaining(), std::chrono::milliseconds(1));
-  };
+  const auto remaining =
+      [until = last_deadline(state.deadline.value_or(Deadline::after(state.name.timeout)))] {
+        return std::max(until.remaining(), std::chrono::milliseconds(1));
+      };
   const auto start = Deadline::Clock::now();
   const auto slice = state.while_waiting ? Work::State::kBetweenQuestions : kSliceOfWait;
   auto next_word = start + kSliceOfWait;
@@ -64,10 +64,11 @@ void wait_and_report(const Work::State& state) {
 // Notes what a wait, or a question, has ended with.
 void fail(const Work::State& state) LOCKSTEP_REQUIRES(state.mutex) {
   try {
-    rethrow_named(state.name, [&state](bool is_explained) {
+    const auto report = [&state](bool is_explained) {
       return state.store ? report_hang(state.store, state.world_size, state.name, is_explained)
                          : HangReport();
-    });
+    };
+    rethrow_named(state.name, report, state.failure.get());
   } catch (...) {
     state.error = std::current_exception();
   }

@@ -139,6 +139,7 @@ ShardedModule::ShardedModule(std::shared_ptr<torch::nn::Module> module,
   });
   options_.reshard_after_forward = resolve(options_.reshard_after_forward, group);
   const ProcessGroup reshard_group = reshard_group_of(options_, group);
+  link_groups(mesh, reshard_group);
   buffers_ = ReplicaState(*module_, {}).buffer_tensors();
   if (options_.init_sync) {
     std::vector<at::Tensor> whole = buffers_;

@@ -70,8 +70,8 @@ class ReshardAfterForward {
   std::optional<std::int64_t> ranks_;
 };
 
-/// Which ranks hold the same shard, and which different ones (HSDP). Ranks that share no memory
-/// count as machines of their own.
+/// Which ranks hold the same shard, and which different ones (HSDP). Ranks in containers that share
+/// no memory are on machines of their own.
 enum class HybridShard : std::uint8_t {
   kNone,                ///< All ranks hold different shards.
   kShardInMachines,     ///< The ranks of a machine do: each machine has a replica.

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import warnings
 
@@ -164,6 +165,20 @@ class Faults(unittest.TestCase):
                     self.assertIn(operation, fields["operation"], fields)
                     if backend == "shm":  # Over Gloo a collective does not know which.
                         self.assertEqual(fields["ranks"], [1], fields)
+
+    def test_all_replicas_name_a_rank_that_dies(self):
+        # Rank 2 shares no group with rank 1. Those who learn of it do not end, so no connection breaks by that.
+        cases = itertools.product(("gloo", "hierarchical"), ("forward", "backward"))
+        for backend, where in some(cases, 2):
+            with self.subTest(where=where, backend=backend):
+                ranks = self.job(4, backend, "die-hybrid", where, machines="0011", LOCKSTEP_TIMEOUT_S=60)
+                for rank in (0, 2, 3):
+                    ranks[rank].wait_for_line("running")
+                begin = time.monotonic()
+                for rank in (0, 2, 3):
+                    error = ranks[rank].read_line()
+                    self.assertIn(f"of group 'default' on rank {rank}: a peer is gone: rank 1 ended", error)
+                self.assertLess(time.monotonic() - begin, 30, "they waited for the timeout")
 
     def test_a_stopped_rank_is_a_timeout_at_the_deadline(self):
         for backend in ("shm", "gloo"):

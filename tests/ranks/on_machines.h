@@ -15,14 +15,15 @@ namespace lockstep::testing {
 /// "001" keeps the last rank apart. Collective.
 class OnMachines {
  public:
-  OnMachines(const ProcessGroup& all, const std::string& machines) {
+  OnMachines(const ProcessGroup& all, const std::string& machines,
+             const std::string& backend = "hierarchical") {
     const char* const before = std::getenv(env::kMemoryDomain.name);
     if (before != nullptr) before_ = before;
     const std::string own = "apart " + machines.substr(static_cast<std::size_t>(all.rank()), 1);
     ::setenv(env::kMemoryDomain.name, own.c_str(), 1);
     std::vector<int> ranks(static_cast<std::size_t>(all.world_size()));
     std::iota(ranks.begin(), ranks.end(), 0);
-    group_ = all.new_group(ranks, {.backend = "hierarchical"});
+    group_ = all.new_group(ranks, {.backend = backend});
   }
   ~OnMachines() {
     if (before_) {
@@ -34,7 +35,7 @@ class OnMachines {
   OnMachines(const OnMachines&) = delete;
   OnMachines& operator=(const OnMachines&) = delete;
 
-  /// All ranks, over hierarchical.
+  /// All ranks, over the backend.
   const ProcessGroup& group() const { return group_; }
 
  private:

@@ -2,6 +2,7 @@
 //   train SGD|AdamW FILE_OF_WEIGHTS RESULT none|machines   trains as the test does with PyTorch's
 //       FSDP2; machines: with a replica on each
 //   die PLACE      trains until rank 1 kills itself in step 3, at PLACE: forward, backward
+//   die-hybrid PLACE   as die, with a replica on each machine; who learns of it says so, and stays
 //   for-ever       trains until something ends it
 //   accelerator ddp|fully_shard FOLDER STEPS KILLED_AT   under an Accelerator, from the newest
 //       snapshot in FOLDER on; the last rank of the first generation kills itself in that step
@@ -25,6 +26,7 @@
 #include <torch/nn/pimpl.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
+#include <unistd.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/env.h"
@@ -125,9 +127,10 @@ void train(const std::string& kind, const std::string& weights, const std::strin
 }
 
 // Steps until it is ended; `harm` is called in step 3, before each block.
-[[noreturn]] void train_for_ever(const std::string& place) {
+[[noreturn]] void train_for_ever(const std::string& place,
+                                 HybridShard hybrid = HybridShard::kNone) {
   const ProcessGroup group = default_process_group();
-  auto model = make_model(group);
+  auto model = make_model(group, hybrid);
   torch::optim::SGD optimizer(model.parameters(), 1e-3);
   for (int step = 0;; ++step) {
     if (step == 3 && group.rank() == 1 && place == "forward") {
@@ -142,7 +145,14 @@ void train(const std::string& kind, const std::string& weights, const std::strin
       };
     }
     model.zero_grad();
-    backward(model, group.rank(), step);
+    try {
+      backward(model, group.rank(), step);
+    } catch (const PeerLost& error) {
+      if (hybrid == HybridShard::kNone) throw;
+      std::printf("%s\n", error.what());
+      std::fflush(stdout);
+      for (;;) ::pause();  // It ends neither itself nor, by destroying the model, the groups.
+    }
     optimizer.step();
     if (step > 0) continue;
     std::printf("running\n");
@@ -217,10 +227,12 @@ int run(int argc, char** argv) {
           std::string(argv[5]) == "machines" ? HybridShard::kShardInMachines : HybridShard::kNone);
   } else if (command == "die" && argc == 3) {
     train_for_ever(argv[2]);
+  } else if (command == "die-hybrid" && argc == 3) {
+    train_for_ever(argv[2], HybridShard::kShardInMachines);
   } else if (command == "for-ever" && argc == 2) {
     train_for_ever("");
   } else {
-    throw UsageError("usage: fully_shard_worker train|die|for-ever|accelerator …");
+    throw UsageError("usage: fully_shard_worker train|die|die-hybrid|for-ever|accelerator …");
   }
   return 0;
 }

@@ -67,12 +67,13 @@ struct RunningCall {
           *group.backend,
           {.timeout = time_left(), .name = call_name, .deadline_from_wait = deadline_from_wait});
     } catch (...) {
-      rethrow_named(name);
+      rethrow_named(name, {}, group.failure.get());
     }
     auto state = std::make_shared<Work::State>(
         std::move(work), name, deadline_from_wait ? std::nullopt : std::optional(deadline));
     state->store = group.store;
     state->while_waiting = group.while_waiting;
+    state->failure = group.failure;
     state->world_size = group.world_size;
     state->recent_call = ticket;
     state->ends_call = ends_call;

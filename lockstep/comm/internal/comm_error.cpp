@@ -100,7 +100,15 @@ std::string describe(const CollectiveName& name) {
   return describe(fields_of(name));
 }
 
-void rethrow_named(const CollectiveName& name, const ReportHang& report_hang) {
+void rethrow_named(const CollectiveName& name, const ReportHang& report_hang,
+                   GroupFailure* failure) {
+  if (failure != nullptr) {
+    try {
+      rethrow_named(name, report_hang);
+    } catch (const OperationError&) {
+      failure->rethrow();
+    }
+  }
   try {
     throw;
   } catch (const TimeoutError&) {

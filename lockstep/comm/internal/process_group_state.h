@@ -7,10 +7,12 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "lockstep/comm/internal/backend_choice.h"
+#include "lockstep/comm/internal/group_failure.h"
 #include "lockstep/comm/internal/native_backend.h"
 #include "lockstep/comm/process_group.h"
 
@@ -38,6 +40,8 @@ struct ProcessGroup::State {
   bool chose_backend = false;  ///< by memory domains; the user named none
   MemoryDomains domains;       ///< of this group's ranks; may be empty where the user named one
   std::string local_address;
+  /// Of each rank the number in the group that new_group() was first called on; empty: its own.
+  std::vector<int> first_ranks;
   std::chrono::milliseconds timeout{};
   c10::Device device = c10::kCPU;
   c10::intrusive_ptr<c10d::Store> store;   ///< this group's own keys
@@ -47,6 +51,9 @@ struct ProcessGroup::State {
   const std::thread::id made_by = std::this_thread::get_id();  ///< the thread for while_waiting
   std::optional<bool> asked_to_check_calls;  ///< by the user; unset: the backend's default
   CallCheck call_check = CallCheck::kNone;
+
+  /// May be null. Set while no call runs.
+  mutable std::shared_ptr<GroupFailure> failure;
 
   State() = default;
   /// Waits for no peer: keeps a backend that would until the process ends.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -17,6 +18,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/deadline.h"
 #include "lockstep/base/internal/mutex.h"
+#include "lockstep/comm/internal/group_failure.h"
 #include "lockstep/comm/internal/hang_report.h"
 #include "lockstep/comm/work.h"
 
@@ -65,6 +67,7 @@ struct Work::State {
   /// Called between slices of a long wait, and by is_completed() on the thread that started the
   /// work; an exception from it fails the work. May be empty.
   std::function<void()> while_waiting = {};
+  std::shared_ptr<GroupFailure> failure = {};  ///< the group's; may be null
   const std::thread::id started_by = std::this_thread::get_id();
   /// Held by the waiting thread: some backends wait forever if asked twice.
   mutable Mutex mutex;
@@ -84,7 +87,8 @@ using ReportHang = std::function<HangReport(bool is_explained)>;
 
 /// Call it in a catch block: rethrows the backend's exception as TimeoutError, PeerLost or
 /// CommError, with the collective. Lockstep's errors pass unchanged. `report_hang`, if given,
-/// describes the other ranks after a timeout.
-[[noreturn]] void rethrow_named(const CollectiveName& name, const ReportHang& report_hang = {});
+/// describes the other ranks after a timeout; `failure`, if given, has the last word.
+[[noreturn]] void rethrow_named(const CollectiveName& name, const ReportHang& report_hang = {},
+                                GroupFailure* failure = nullptr);
 
 }  // namespace lockstep::inline internal

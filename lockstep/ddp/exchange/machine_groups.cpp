@@ -16,14 +16,6 @@
 namespace lockstep::inline internal {
 namespace {
 
-// By rank: the first rank whose domain has the same name.
-MemoryDomains gather_domains(const ProcessGroup& group) {
-  const auto own = static_cast<std::int64_t>(std::hash<std::string>()(own_memory_domain()));
-  std::vector<std::int64_t> names;
-  for (const auto& row : gather_rows(group, {own})) names.push_back(row.front());
-  return number_by_first(names);
-}
-
 std::shared_ptr<hierarchical::FailureNote> make_note(const ProcessGroup& group) {
   const std::string keys = concat("shards/", count_replica(group));
   const ProcessGroup::State& state = ProcessGroupAccess::state(group, "machine_groups");
@@ -34,12 +26,19 @@ std::shared_ptr<hierarchical::FailureNote> make_note(const ProcessGroup& group) 
 
 }  // namespace
 
+MemoryDomains machines_by_rank(const ProcessGroup& group) {
+  const auto own = static_cast<std::int64_t>(std::hash<std::string>()(own_memory_domain()));
+  std::vector<std::int64_t> names;
+  for (const auto& row : gather_rows(group, {own})) names.push_back(row.front());
+  return number_by_first(names);
+}
+
 MachineGroups machine_groups(const ProcessGroup& group) {
   const int world_size = group.world_size();
   MemoryDomains domains(static_cast<std::size_t>(world_size), 0);
   const bool spans_machines = group.backend_name() == "hierarchical" && !group.shares_memory();
   if (spans_machines) {
-    domains = gather_domains(group);
+    domains = machines_by_rank(group);
   } else if (!group.shares_memory()) {
     for (int rank = 0; rank < world_size; ++rank) domains[static_cast<std::size_t>(rank)] = rank;
   }

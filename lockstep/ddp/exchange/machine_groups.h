@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lockstep/comm/backends/hierarchical/failure_note.h"
+#include "lockstep/comm/internal/backend_choice.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep::inline internal {
@@ -30,6 +31,9 @@ struct MachineGroups {
   /// (InitOptions::while_waiting), and unless are_new.
   std::shared_ptr<hierarchical::FailureNote> note = {};
 };
+
+/// By rank: the first rank that is on its machine. Over any backend. Collective.
+MemoryDomains machines_by_rank(const ProcessGroup& group);
 
 /// Collective; over several machines it creates groups.
 /// Errors: BackendUnavailable on all ranks if the ranks of a machine cannot share memory; else as

@@ -8,18 +8,49 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/comm/backends/hierarchical/machines.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/comm/internal/exchange_values.h"
+#include "lockstep/comm/internal/machine_group.h"
 #include "lockstep/ddp/exchange/flat_messages.h"
 #include "lockstep/ddp/exchange/machine_groups.h"
+#include "lockstep/fully_shard/internal/linked_groups.h"
 
 namespace lockstep::inline internal {
 namespace {
 
 constexpr const char* kOperation = "fully_shard";
 
+// The ranks of this machine, and those with this rank's place on each; empty: this rank alone.
+struct Axes {
+  ProcessGroup inside = {};
+  ProcessGroup between = {};
+};
+
+Axes axes_of(const ProcessGroup& group, const hierarchical::Machines& machines) {
+  if (group.world_size() == 1) return {};
+  if (machines.count == 1) return {.inside = group};
+  if (machines.most_ranks == 1) return {.between = group};
+  const bool is_hierarchical = group.backend_name() == "hierarchical";
+  Axes axes;
+  if (is_hierarchical) {
+    axes.inside = machine_group(group, machines.ranks);
+  } else {
+    for (const std::vector<int>& ranks : machines.ranks) {
+      if (const ProcessGroup made = group.new_group(ranks)) axes.inside = made;
+    }
+  }
+  const NewGroupOptions options{.backend = is_hierarchical ? "gloo" : ""};
+  for (std::size_t place = 0; place < machines.ranks.front().size(); ++place) {
+    std::vector<int> ranks;
+    for (const std::vector<int>& of_machine : machines.ranks) ranks.push_back(of_machine[place]);
+    if (const ProcessGroup made = group.new_group(ranks, options)) axes.between = made;
+  }
+  return axes;
+}
+
 ShardMesh mesh_by_machine(const ProcessGroup& group, HybridShard hybrid) {
-  const MachineGroups machines = machine_groups(group);
+  const auto machines = hierarchical::machines_of(machines_by_rank(group), group.rank());
   for (const std::vector<int>& ranks : machines.ranks) {
     if (ranks.size() == machines.ranks.front().size()) continue;
     throw UsageError(concat(kOperation, " on rank ", group.rank(),
@@ -29,8 +60,9 @@ ShardMesh mesh_by_machine(const ProcessGroup& group, HybridShard hybrid) {
                             "; start as many ranks on each"));
   }
   const bool shards_inside = hybrid == HybridShard::kShardInMachines;
-  ShardMesh mesh{.shard = shards_inside ? machines.local : machines.partners,
-                 .replicate = shards_inside ? machines.partners : machines.local};
+  const Axes axes = axes_of(group, machines);
+  ShardMesh mesh{.shard = shards_inside ? axes.inside : axes.between,
+                 .replicate = shards_inside ? axes.between : axes.inside};
   if (!mesh.shard) mesh.shard = group.world_size() == 1 ? group : consecutive_ranks(group, 1);
   return mesh;
 }
@@ -97,6 +129,14 @@ ProcessGroup consecutive_ranks(const ProcessGroup& group, int size) {
     if (const ProcessGroup made = group.new_group(ranks)) own = made;
   }
   return own;
+}
+
+void link_groups(const ShardMesh& mesh, const ProcessGroup& reshard) {
+  std::vector<ProcessGroup> groups;
+  for (const ProcessGroup& group : {mesh.shard, mesh.replicate, reshard}) {
+    if (group && group.world_size() > 1) groups.push_back(group);
+  }
+  if (groups.size() > 1) LinkedGroups::link(groups);
 }
 
 ShardMesh shard_mesh_of(const FullyShardOptions& options) {

@@ -29,7 +29,11 @@ struct ShardMesh {
 /// Collective.
 ProcessGroup consecutive_ranks(const ProcessGroup& group, int size);
 
-/// The mesh of the options. Collective; with `hybrid_shard` it creates groups.
+/// From now on a rank that gives up in one of these groups does so in all: nobody waits for it in
+/// another. `reshard`: of consecutive_ranks; may be empty. Collective.
+void link_groups(const ShardMesh& mesh, const ProcessGroup& reshard);
+
+/// The mesh of the options. Collective; with `hybrid_shard` it creates groups, over any backend.
 /// Errors: UsageError for groups that are no grid, and for machines with different numbers of ranks
 /// with `hybrid_shard`; as ProcessGroup::new_group.
 ShardMesh shard_mesh_of(const FullyShardOptions& options);

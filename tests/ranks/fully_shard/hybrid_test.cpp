@@ -140,13 +140,56 @@ TEST_F(HybridShardTest, ShardsOverMachinesWhereTheRanksOfOneHoldTheSame) {
   expect_gradients_of(replica, sharded);
 }
 
-TEST_F(HybridShardTest, DividesNothingWhereThereIsOneMachineOrOneRankOnEach) {
-  if (group_.backend_name() == "hierarchical") GTEST_SKIP() << "needs ranks that are alike";
+TEST_F(HybridShardTest, DividesByMachineOverGloo) {
+  NEEDS_GRID();
+  for (const std::string& grouping : std::vector<std::string>{"0011", "0101"}) {
+    const OnMachines machines(default_process_group(), grouping, "gloo");
+    group_ = machines.group();
+    for (const auto hybrid : {HybridShard::kShardInMachines, HybridShard::kReplicateInMachines}) {
+      FullyShardOptions options = by_block();
+      options.hybrid_shard = hybrid;
+      auto [plain, sharded] = make_pair(options);
+      const ProcessGroup& inside = hybrid == HybridShard::kShardInMachines
+                                       ? sharded.process_group()
+                                       : sharded.replicate_group();
+      ASSERT_EQ(inside.world_size(), 2);
+      EXPECT_EQ(inside.backend_name(), "gloo");
+      const at::Tensor machine =
+          at::full({1}, static_cast<int>(grouping[static_cast<std::size_t>(rank_)]));
+      const at::Tensor most = machine.clone();
+      inside.all_reduce(most, {.op = ReduceOp::kMax});
+      EXPECT_TRUE(at::equal(most, machine));
+      DistributedDataParallel replica(plain, {.process_group = group_});
+      backward(sharded, 3);
+      backward(replica, 3);
+      expect_gradients_of(replica, sharded);
+    }
+  }
+}
+
+TEST_F(HybridShardTest, DividesNothingWhereThereIsOneRankOnEachMachine) {
+  const OnMachines machines(default_process_group(), "0123", "gloo");
+  group_ = machines.group();
   for (const auto hybrid : {HybridShard::kShardInMachines, HybridShard::kReplicateInMachines}) {
     FullyShardOptions options = by_block();
     options.hybrid_shard = hybrid;
     auto [plain, sharded] = make_pair(options);
-    const bool shards = (hybrid == HybridShard::kShardInMachines) == group_.shares_memory();
+    const bool shards = hybrid == HybridShard::kReplicateInMachines;
+    EXPECT_EQ(sharded.process_group().world_size(), shards ? world_size_ : 1);
+    DistributedDataParallel replica(plain, {.process_group = group_});
+    backward(sharded, 3);
+    backward(replica, 3);
+    expect_gradients_of(replica, sharded);
+  }
+}
+
+TEST_F(HybridShardTest, DividesNothingWhereThereIsOneMachine) {
+  if (group_.backend_name() == "hierarchical") GTEST_SKIP() << "needs ranks on one machine";
+  for (const auto hybrid : {HybridShard::kShardInMachines, HybridShard::kReplicateInMachines}) {
+    FullyShardOptions options = by_block();
+    options.hybrid_shard = hybrid;
+    auto [plain, sharded] = make_pair(options);
+    const bool shards = hybrid == HybridShard::kShardInMachines;
     EXPECT_EQ(sharded.process_group().world_size(), shards ? world_size_ : 1);
     DistributedDataParallel replica(plain, {.process_group = group_});
     backward(sharded, 3);
