@@ -139,6 +139,10 @@ class Pretrained(unittest.TestCase):
             return model(self.tokens).logits
 
     def test_fully_sharded_training_goes_on_in_python_and_back(self):
+        # Steps of Adam enlarge rounding: of logits beyond 1 the same part may differ.
+        def most(model):
+            return 1e-4 * max(1, self.logits(model).abs().max().item())
+
         for name in some(list(CONFIGS), every=2):
             with self.subTest(name):
                 torch.manual_seed(5)
@@ -152,13 +156,13 @@ class Pretrained(unittest.TestCase):
                 self.finetune("a" + name, 3, "b" + name)
                 self.finetune_in_python(model, 3)
                 other = self.load(self.path("b" + name))
-                self.assert_close(self.logits(other), self.logits(model), 1e-4)
+                self.assert_close(self.logits(other), self.logits(model), most(model))
                 self.assert_close(self.logits_of_lockstep(self.path("b" + name)), self.logits(other), 1e-4)
                 self.finetune_in_python(other, 1)
                 other.save_pretrained(self.path("c" + name))
                 self.finetune("c" + name, 1, "d" + name)
                 self.finetune_in_python(other, 1)
-                self.assert_close(self.logits(self.load(self.path("d" + name))), self.logits(other), 1e-4)
+                self.assert_close(self.logits(self.load(self.path("d" + name))), self.logits(other), most(other))
 
 
 if __name__ == "__main__":
