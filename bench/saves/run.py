@@ -28,7 +28,7 @@ def parse_arguments():
     parser.add_argument("--python", help="a Python with torch; without it PyTorch is left out")
     parser.add_argument("--folder", help="where snapshots are written (default: the temporary folder)")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--saves", type=int, default=3, help="of a turn")
     parser.add_argument("--width", type=int, default=4096, help="of six square layers")
     parser.add_argument("--json", help="write all figures to this file")
