@@ -16,6 +16,7 @@
 #include "lockstep/ddp/internal/replica_state.h"
 #include "lockstep/ddp/internal/weighted_loss.h"
 #include "lockstep/fully_shard/internal/full_state.h"
+#include "lockstep/fully_shard/internal/kept_shards.h"
 #include "lockstep/fully_shard/internal/module_parameters.h"
 #include "lockstep/fully_shard/internal/shard_mesh.h"
 #include "lockstep/fully_shard/internal/sharded_training_state.h"
@@ -213,6 +214,7 @@ ShardMesh ShardedModule::mesh() const {
 }
 
 void ShardedModule::sync_buffers() const {
+  if (units_->is_alone()) return;
   mesh().broadcast(buffers_);
 }
 
@@ -271,6 +273,25 @@ std::unique_ptr<GatheredState> ShardedModule::gathered_state(
     torch::optim::Optimizer& optimizer) const {
   sync_buffers();
   return std::make_unique<ShardedTrainingState>(*module_, *units_, optimizer);
+}
+
+std::unique_ptr<KeptShards> ShardedModule::kept_shards(torch::optim::Optimizer& optimizer) const {
+  return std::make_unique<KeptShards>(*units_, optimizer);
+}
+
+void ShardedModule::drop_group() {
+  units_->drop_pass();
+}
+
+void ShardedModule::compute_alone(const KeptShards* kept) {
+  units_->compute_alone(kept ? [kept](const FlatParameter& flat) { return kept->values(flat); }
+                             : ShardedUnits::ValuesOf());
+}
+
+void ShardedModule::regroup(const ProcessGroup& group, KeptShards& kept, bool is_final) {
+  options_.process_group = group;
+  if (kept.version() > 0) return kept.regroup(group, is_final);
+  units_->regroup(group, [](const FlatParameter& flat) { return flat.own_values(); });
 }
 
 TensorDict ShardedModule::named_parameters() const {

@@ -26,6 +26,7 @@ namespace lockstep {
 
 inline namespace internal {
 class GatheredState;
+class KeptShards;
 class ShardedUnits;
 struct ShardMesh;
 }  // namespace internal
@@ -161,6 +162,16 @@ class ShardedModule {
   /// Of this module and an optimizer of its parameters, for SnapshotDirectory. Refers to both.
   /// Collective: synchronizes buffers, of which ranks may save different ones.
   std::unique_ptr<internal::GatheredState> gathered_state(torch::optim::Optimizer& optimizer) const;
+  /// Of this module and an optimizer of its parameters, for recovery. Refers to both.
+  std::unique_ptr<internal::KeptShards> kept_shards(torch::optim::Optimizer& optimizer) const;
+  /// Forgets the pass that was under way; the group has failed.
+  void drop_group();
+  /// From now on forward uses the parameters in `kept` and no other rank, and gradients are
+  /// discarded. Null: no longer.
+  void compute_alone(const internal::KeptShards* kept);
+  /// Divides the parameters among the ranks of another group: those in `kept`, as
+  /// KeptShards::regroup, if there is a state; else this rank's, which has all of them. Collective.
+  void regroup(const ProcessGroup& group, internal::KeptShards& kept, bool is_final);
   /// In the same order as `parameters`: this rank's piece of each that is the module's and sharded,
   /// others as they are.
   std::vector<at::Tensor> pieces_of(const std::vector<at::Tensor>& parameters) const;

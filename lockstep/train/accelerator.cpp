@@ -90,7 +90,7 @@ double Accelerator::get_total_norm(const std::vector<at::Tensor>& parameters) co
     norm = lockstep::get_total_norm(own, state_->norm_options(/*norm_type=*/2));
   };
   if (state_->options().logical_shards == 0) {
-    compute();
+    state_->attempt_in_step(compute);  // Collective with kFullyShard.
   } else if (sync_gradients() && !state_->has_lost_group()) {
     // Before a rank's last shard, other ranks may be at other shards.
     state_->attempt_in_step(compute);
@@ -101,7 +101,8 @@ double Accelerator::get_total_norm(const std::vector<at::Tensor>& parameters) co
 TensorDict Accelerator::get_state_dict(const torch::nn::Module& module) const {
   for (const auto& replica : state_->replicas) {
     if (replica->module().get() != &module || replica->sharded() == nullptr) continue;
-    return replica->sharded()->full_state_dict({.rank0_only = true});
+    return state_->attempt(
+        [&] { return replica->sharded()->full_state_dict({.rank0_only = true}); });
   }
   return state_dict(module);
 }

@@ -70,8 +70,9 @@ class [[nodiscard]] AccumulateGuard {
 /// register.
 ///
 /// With Strategy::kFullyShard each rank holds a shard of the model: prepare() takes the parameters'
-/// memory from the module, and gives a prepared optimizer this rank's pieces of them. If a rank
-/// fails, all ranks restart from the newest snapshot.
+/// memory from the module, and gives a prepared optimizer this rank's pieces of them. Recovery needs
+/// all ranks on one machine: each leaves a copy of its shard there in each step. Else all ranks
+/// restart from the newest snapshot.
 ///
 /// Threads: call from the training thread; one accelerator at a time.
 /// Lifetime: objects passed to prepare() by reference must outlive it. What prepare() returns may

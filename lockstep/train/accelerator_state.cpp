@@ -130,8 +130,7 @@ AcceleratorState::AcceleratorState(AcceleratorOptions options, ProcessGroup grou
         shard_mesh_of({.process_group = group_, .hybrid_shard = options_.fully_shard.hybrid_shard});
     shard_group_ = mesh.shard;
     replicate_group_ = mesh.replicate;
-    // Ranks hold gradients of different parameters, of which any may overflow.
-    scaler_ = GradScaler({.enabled = autocast_dtype_ == at::kHalf, .process_group = group_});
+    scaler_ = make_scaler();
   }
   if (is_discarding()) return;
   if (shards_) shards_->set_group();
@@ -139,6 +138,13 @@ AcceleratorState::AcceleratorState(AcceleratorOptions options, ProcessGroup grou
 }
 
 AcceleratorState::~AcceleratorState() = default;
+
+// With kFullyShard ranks hold gradients of different parameters, of which any may overflow.
+GradScaler AcceleratorState::make_scaler() const {
+  const bool is_sharded = options_.strategy == Strategy::kFullyShard;
+  return GradScaler({.enabled = autocast_dtype_ == at::kHalf,
+                     .process_group = is_sharded ? group_ : ProcessGroup()});
+}
 
 TensorDict PreparedReplica::parameters() {
   if (const ShardedModule* const own = sharded()) return own->named_parameters();

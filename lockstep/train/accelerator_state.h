@@ -105,6 +105,8 @@ class AcceleratorState {
   /// Whether collectives of the program cannot reach the other ranks: is_discarding(), or ranks
   /// failed after the update of the step.
   bool has_lost_group() const;
+  /// With kFullyShard, before a forward: while ranks are lost, it uses the copies of shards.
+  void choose_parameters();
   /// Whether an error of a collective may belong to a recovery.
   bool can_fail() const { return recovery_ != nullptr; }
   /// Runs `collective`; if ranks fail meanwhile, runs it again with a stand-in for the group.
@@ -335,6 +337,8 @@ class AcceleratorState {
   void open_sample_log();
   void visit_boundary(LoaderBoundary boundary);
   std::string why_not_recoverable() const;
+  std::string why_shards_not_recoverable() const;
+  GradScaler make_scaler() const;
   void stop_recovering(const std::string& reason);
   bool is_other_loader_in_pass() const;
   bool has_unused_gradients() const;

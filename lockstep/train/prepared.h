@@ -147,25 +147,27 @@ class PreparedModel {
     std::shared_ptr<void> keeps_own;
   };
 
-  // If ranks are lost, calls the module without the wrapper: the step is void.
+  // If ranks are lost, calls the module without the others: the step is void.
   template <class... Args>
   decltype(auto) forward_replica(Args&&... args) {
     if (!state_->can_fail()) return replica_->forward(std::forward<Args>(args)...);
+    state_->choose_parameters();
     if (!state_->has_lost_group()) {
       // Arguments that cannot be passed twice: the error goes to the program.
       constexpr bool kCanRepeat = requires {
         replica_->module_of_type->forward(args...);
       };
       if constexpr (!kCanRepeat) {
-        return replica_->ddp->forward(std::forward<Args>(args)...);
+        return replica_->forward(std::forward<Args>(args)...);
       } else {
         try {
-          return replica_->ddp->forward(args...);
+          return replica_->forward(args...);
         } catch (const Error& error) {
           if (!state_->fail(error)) throw;
         }
       }
     }
+    if (replica_->fully_sharded) return replica_->forward(std::forward<Args>(args)...);
     return replica_->module_of_type->forward(std::forward<Args>(args)...);
   }
 

@@ -41,6 +41,7 @@ OF_THE_LAUNCHER = "launch."
 # The worker of these tests makes no calls and is no Trainer.
 OF_CALLS = "rpc."
 OF_A_TRAINER = "metrics."
+OF_SHARDS = "shards."
 # Where there are workers that keep their state.
 LAUNCHES_AGAIN = {"launch.over", "launch.place", "launch.placed"}
 
@@ -113,7 +114,7 @@ class Failpoints(unittest.TestCase):
                 self.assertEqual(ends(done), expected, done.stderr)
 
     def of_workers(self):
-        return [name for name in NAMES if not name.startswith((OF_THE_LAUNCHER, OF_CALLS, OF_A_TRAINER))]
+        return [name for name in NAMES if not name.startswith((OF_THE_LAUNCHER, OF_CALLS, OF_A_TRAINER, OF_SHARDS))]
 
     def test_rank_0_is_killed(self):
         names = [name for name in self.of_workers() if name not in RECEIVES | ONLY_AGAIN]

@@ -6,10 +6,10 @@
 // $ACCELERATOR_WORKER_FOLDER), async and sharded (of these), tail (evaluations within the loop),
 // places (says which failpoints it passes), per_rank (a batch of its own for each rank), drop
 // (drop_last), shards (6 logical shards, shards8: 8), onecopy (one_copy_per_machine), fused
-// (Lockstep's optimizers, else LibTorch's), hook (a comm hook, with which recovery is off), logs
-// (the loss of each batch), forgets (steps read a number that is not registered). EPOCHS_LOOP
-// while: a loop over loader.epoch(). Says each step, and at the end the bits of its state, each
-// after its pid.
+// (Lockstep's optimizers, else LibTorch's), fully (sharded), hook (a comm hook, with which recovery
+// is off), logs (the loss of each batch), forgets (steps read a number that is not registered).
+// EPOCHS_LOOP while: a loop over loader.epoch(). Says each step, and at the end the bits of its
+// state, each after its pid.
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -150,6 +150,7 @@ struct Settings {
     if (is("fp16")) return Precision::kFloat16;
     return is("bf16") ? Precision::kBFloat16 : Precision::kFloat32;
   }
+  Strategy strategy() const { return is("fully") ? Strategy::kFullyShard : Strategy::kDdp; }
   int accumulation() const { return is("accumulate") ? 2 : 1; }
   int logical_shards() const {
     constexpr std::string_view kPart = "shards";
@@ -322,6 +323,15 @@ int run_trainer(const Settings& settings) {
   return is_preempted ? kExitPreempted : 0;
 }
 
+// What this rank holds.
+template <class Module>
+TensorDict own_state(const Settings& settings, const PreparedModel<Module>& model) {
+  if (!settings.is("fully")) return state_dict(*model);
+  TensorDict own = model.fully_sharded().named_parameters();
+  for (const auto& buffer : model->named_buffers()) own.emplace_back(buffer.key(), buffer.value());
+  return own;
+}
+
 int run(const Settings& settings) {
   if (settings.is("trainer")) return run_trainer(settings);
   const std::string folder = env::text(kFolder).value_or("");
@@ -329,7 +339,8 @@ int run(const Settings& settings) {
   say("starts");
   Places places(settings);
   const bool accumulates_itself = settings.is("manual");
-  Accelerator accelerator({.precision = settings.precision(),
+  Accelerator accelerator({.strategy = settings.strategy(),
+                           .precision = settings.precision(),
                            .gradient_accumulation_steps = settings.accumulation(),
                            .split_batches = !settings.is("per_rank"),
                            .logical_shards = settings.logical_shards(),
@@ -427,7 +438,7 @@ int run(const Settings& settings) {
       }
       fail_if_told(before, accelerator.process_index(), net->parameters()[0]);
       std::uint64_t sum = 0;
-      for (const auto& [name, tensor] : state_dict(*net)) hash(sum, tensor);
+      for (const auto& [name, tensor] : own_state(settings, model)) hash(sum, tensor);
       for (const auto& [name, tensor] : state_dict(*critic)) hash(sum, tensor);
       say_step(before, concat(" has ", sum));
       if (settings.is("tail") && before % 3 == 0) {
@@ -459,9 +470,15 @@ int run(const Settings& settings) {
   accelerator.wait_for_saves();
   if (fault_of(kFaultyStep, accelerator.process_index()) == "ended") raise(SIGKILL);
   std::uint64_t sum = kEmptyHash;
-  for (const auto& [name, tensor] : state_dict(*net)) hash(sum, tensor);
+  for (const auto& [name, tensor] : own_state(settings, model)) hash(sum, tensor);
   for (const auto& [name, tensor] : state_dict(*critic)) hash(sum, tensor);
   hash(sum, optimizer_state_dict(*adam));
+  if (settings.is("fully")) {  // Of all shards.
+    const at::Tensor sums =
+        accelerator.gather(at::scalar_tensor(static_cast<std::int64_t>(sum), at::kLong));
+    sum = kEmptyHash;
+    hash(sum, sums);
+  }
   hash(sum, found);
   for (const auto& [name, tensor] : accelerator.scaler().state_dict()) hash(sum, tensor);
   places.say_passed();

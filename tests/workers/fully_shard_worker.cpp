@@ -177,6 +177,7 @@ void train_accelerated(Strategy strategy, const std::string& folder, std::int64_
                            .gradient_accumulation_steps = 2,
                            .split_batches = true,
                            .directory = folder,
+                           .recover = false,
                            .fully_shard = {.auto_wrap_policy = module_wrap_policy<BlockImpl>()}});
   Net net;
   {

@@ -73,6 +73,10 @@ inline constexpr std::array kFailpoints = {
     FailpointInfo{"update.complete"},
     FailpointInfo{"update.taken"},
     FailpointInfo{"update.restored"},
+    // A rank leaves a copy of its shard, fully sharded.
+    FailpointInfo{"shards.begin"},
+    FailpointInfo{"shards.copied"},
+    FailpointInfo{"shards.marked"},
     // Recovery: a generation is left, a place in the next taken.
     FailpointInfo{"recover.begin"},
     FailpointInfo{"recover.left"},

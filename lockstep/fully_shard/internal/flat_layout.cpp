@@ -37,6 +37,18 @@ std::int64_t FlatLayout::place_in_chunk(int rank, std::size_t parameter) const {
   return held.size() == 0 ? 0 : parameters[parameter].begin + held.begin - rank * chunk;
 }
 
+ElementRange FlatLayout::elements_of(int rank) const {
+  const std::int64_t end = parameters.back().end;
+  const std::int64_t begin = std::min(rank * chunk, end);
+  return {begin, std::min(begin + chunk, end)};
+}
+
+ElementRange FlatLayout::elements_of(int rank, std::size_t parameter) const {
+  const ElementRange held = piece(rank, parameter);
+  const std::int64_t first = parameters[parameter].begin;
+  return {first + held.begin, first + held.end};
+}
+
 std::vector<FlatPart> FlatLayout::parts_of(ElementRange range) const {
   std::vector<FlatPart> parts;
   std::int64_t next = range.begin;

@@ -37,6 +37,10 @@ struct FlatLayout {
   ElementRange piece(int rank, std::size_t parameter) const;
   /// Where that piece begins in the rank's chunk; 0 for an empty one.
   std::int64_t place_in_chunk(int rank, std::size_t parameter) const;
+  /// Elements of the flat tensor that a rank holds, without padding behind the last parameter, and
+  /// those of a parameter. Where parameters begin does not depend on the number of ranks.
+  ElementRange elements_of(int rank) const;
+  ElementRange elements_of(int rank, std::size_t parameter) const;
   /// What lies in a range of the flat tensor, ascending and without gaps.
   std::vector<FlatPart> parts_of(ElementRange range) const;
   /// The parameter that an element of the flat tensor belongs to; of padding, the one before it.

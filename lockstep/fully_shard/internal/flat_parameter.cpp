@@ -10,6 +10,7 @@
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 
 #include "lockstep/base/error.h"
@@ -100,7 +101,7 @@ FlatParameter::FlatParameter(const std::vector<NamedTensor>& parameters, Paramet
   const auto own_chunk = [&](const at::Tensor& flat) {
     return flat.narrow(0, group.rank() * layout_.chunk, layout_.chunk);
   };
-  if (gathered == dtype && (group.world_size() == 1 || group.shares_memory())) {
+  if (is_in_common_memory(dtype, gathered)) {
     common_ = group.world_size() == 1 ? whole
                                       : tensor_of_all_ranks(group, layout_.total(), dtype,
                                                             concat("lockstep ", options_.name));
@@ -123,6 +124,11 @@ FlatParameter::FlatParameter(const std::vector<NamedTensor>& parameters, Paramet
     member.parameter.set_data(
         watched_view(full_, member.sizes, member.strides, layout_.parameters[i].begin));
   }
+}
+
+bool FlatParameter::is_in_common_memory(at::ScalarType dtype, at::ScalarType gathered) const {
+  const ProcessGroup& group = options_.group;
+  return gathered == dtype && (group.world_size() == 1 || group.shares_memory());
 }
 
 at::Tensor FlatParameter::place_in(const at::Tensor& flat, std::size_t i) const {
@@ -205,6 +211,57 @@ const ProcessGroup& FlatParameter::gather_group() const {
 
 bool FlatParameter::gathers_in_background() const {
   return gather_group().world_size() > 1 && !gather_group().shares_memory();
+}
+
+void FlatParameter::gather_alone(const at::Tensor& values) {
+  if (values.scalar_type() == full_.scalar_type()) return show_memory(full_, values);
+  const c10::NoGradGuard no_grad;
+  allocate_memory(full_);
+  full_.narrow(0, 0, values.numel()).copy_(values);
+}
+
+void FlatParameter::drop_pass() noexcept {
+  if (sent_.defined()) {
+    auto* const storage = full_.storage().unsafeGetStorageImpl();
+    lost_gather_ = LostGather{.work = std::exchange(gathering_, {}),
+                    .sent = std::exchange(sent_, {}),
+                    .received = storage->set_data_ptr(at::DataPtr(nullptr, full_.device()))};
+  }
+  free_memory(full_);
+  drop_gradients();
+  gradient_.reset();
+  is_reduced_.assign(members_.size(), false);
+}
+
+void FlatParameter::reshard_over(const at::Tensor& values) {
+  const c10::NoGradGuard no_grad;
+  lost_gather_.reset();
+  const ProcessGroup& group = options_.group;
+  std::vector<std::int64_t> counts;
+  for (const ElementRange& parameter : layout_.parameters) counts.push_back(parameter.size());
+  layout_ = plan_flat_layout(counts, group.world_size(),
+                             kAlignmentBytes / static_cast<std::int64_t>(values.element_size()));
+  full_.unsafeGetTensorImpl()->set_sizes_contiguous({layout_.total()});
+  const auto options = shard_.options();
+  common_.reset();
+  if (is_in_common_memory(values.scalar_type(), full_.scalar_type())) {
+    common_ = group.world_size() == 1
+                  ? at::zeros({layout_.total()}, options)
+                  : tensor_of_all_ranks(group, layout_.total(), values.scalar_type(),
+                                        concat("lockstep ", options_.name));
+    shard_ = common_.narrow(0, group.rank() * layout_.chunk, layout_.chunk);
+  } else {
+    shard_ = at::zeros({layout_.chunk}, options);
+  }
+  const ElementRange own = own_elements();
+  shard_.narrow(0, 0, own.size()).copy_(values.narrow(0, own.begin, own.size()));
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    at::Tensor& piece = members_[i].piece;
+    const bool has_gradient = piece.grad().defined();
+    piece.mutable_grad().reset();
+    piece.set_data(own_part(shard_, i).detach());
+    if (has_gradient) piece.mutable_grad() = at::zeros_like(piece);
+  }
 }
 
 int FlatParameter::ranks() const {

@@ -83,6 +83,9 @@ class FlatParameter {
   /// Whether values arrive while this rank computes: where memory is shared the calling thread
   /// moves them.
   bool gathers_in_background() const;
+  /// In place of a gather, without the other ranks: the module's tensors show `values`, elements()
+  /// of them.
+  void gather_alone(const at::Tensor& values);
   /// Whether the module's tensors show the memory of other ranks' chunks.
   bool reads_other_chunks() const { return common_.defined() && options_.group.world_size() > 1; }
 
@@ -108,12 +111,32 @@ class FlatParameter {
   /// Of member i, this rank's elements of a tensor of the whole parameter's shape, as a copy.
   at::Tensor piece_of(std::size_t i, const at::Tensor& value) const;
 
+  /// Number of elements of the flat tensor of a single rank, without padding at its end.
+  std::int64_t elements() const { return layout_.parameters.back().end; }
+  /// Where this rank's chunk lies in it, and this rank's piece of member i.
+  ElementRange own_elements() const { return layout_.elements_of(options_.group.rank()); }
+  /// Values of this rank's chunk.
+  at::Tensor own_values() const { return shard_.narrow(0, 0, own_elements().size()); }
+  ElementRange own_elements(std::size_t i) const {
+    return layout_.elements_of(options_.group.rank(), i);
+  }
+
+  /// Forgets the pass that was under way; its group has failed. Gradients that it has not set are
+  /// lost.
+  void drop_pass() noexcept;
+  /// Collectives use another group from now on; before reshard_over().
+  void use_group(const ProcessGroup& group) { options_.group = group; }
+  /// Divides `values`, elements() of them, among the ranks of the group: pieces are the same
+  /// tensors with other elements; their gradients are zeros where they were defined. Collective.
+  void reshard_over(const at::Tensor& values);
+
  private:
   at::Tensor lay_out(const std::vector<at::Tensor>& tensors, at::ScalarType dtype) const;
   at::Tensor place_in(const at::Tensor& flat, std::size_t i) const;
   at::Tensor in_order(std::size_t i, const at::Tensor& tensor) const;
   at::Tensor own_part(const at::Tensor& chunk, std::size_t i) const;
   const ProcessGroup& gather_group() const;
+  bool is_in_common_memory(at::ScalarType dtype, at::ScalarType gathered) const;
   int ranks() const;
   bool group_divides() const;
   void fill_window(const at::Tensor& flat, ElementRange window,
@@ -131,6 +154,13 @@ class FlatParameter {
   std::optional<StorageWatch> watch_;
   at::Tensor gradient_;  ///< [chunk], of this backward pass; undefined: none yet
   std::vector<bool> is_reduced_;
+  /// Of a gather whose group has failed, which may still write to its memory.
+  struct LostGather {
+    Work work;
+    at::Tensor sent;
+    at::DataPtr received;
+  };
+  std::optional<LostGather> lost_gather_;
 };
 
 }  // namespace lockstep::inline internal

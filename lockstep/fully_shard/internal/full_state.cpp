@@ -88,7 +88,7 @@ TensorDict gather_full_state(const torch::nn::Module& module, const ShardedUnits
   std::map<const void*, at::Tensor> values;
   for (const ShardedUnits::Unit& unit : units.units()) {
     for (const auto& flat : unit.flats) {
-      const at::Tensor gathered = flat->gather_pieces(pieces_of(*flat));
+      const at::Tensor gathered = units.whole(*flat);
       for (std::size_t i = 0; keep && i < flat->members().size(); ++i) {
         values.emplace(flat->members()[i].parameter.unsafeGetTensorImpl(),
                        flat->value_in(gathered, i));

@@ -12,60 +12,20 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/fully_shard/internal/optimizer_pieces.h"
 #include "lockstep/fully_shard/internal/sharded_units.h"
-#include "lockstep/snapshot/internal/optimizer_description.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/save.h"
 
 namespace lockstep::inline internal {
 namespace {
 
-constexpr const char* kState = "state";
-constexpr const char* kGroups = "param_groups";
-
-// What an optimizer keeps of a parameter as a whole, not of its elements.
-std::set<std::string> numbers_of(const torch::optim::Optimizer& optimizer) {
-  std::set<std::string> names{"step"};
-  const OptimizerDescription* const description = find_description(optimizer);
-  if (description != nullptr) {
-    names.insert(description->numbers.begin(), description->numbers.end());
-  }
-  return names;
-}
-
-using MapField = std::function<at::Tensor(std::int64_t index, const std::string& field,
-                                          const at::Tensor& tensor)>;
-
-// The same state dict with other tensors in the states of its parameters.
-c10::IValue map_states(const c10::IValue& optimizer, const MapField& map) {
-  c10::impl::GenericDict states = make_dict();
-  for (const auto& item : find_value(optimizer, kState).toGenericDict()) {
-    c10::impl::GenericDict state = make_dict();
-    for (const auto& field : item.value().toGenericDict()) {
-      const bool is_tensor = field.value().isTensor() && field.key().isString();
-      if (!is_tensor) {
-        state.insert_or_assign(field.key(), field.value());
-        continue;
-      }
-      state.insert_or_assign(field.key(), map(item.key().toInt(), field.key().toStringRef(),
-                                              field.value().toTensor()));
-    }
-    states.insert_or_assign(item.key(), state);
-  }
-  c10::impl::GenericDict result = make_dict();
-  for (const auto& item : optimizer.toGenericDict()) {
-    result.insert_or_assign(item.key(), item.value());
-  }
-  result.insert_or_assign(kState, states);
-  return result;
-}
-
 // By the index that a state dict gives a parameter its place in the order of the groups; a dict of
 // other groups has none, and is refused when it is checked.
 std::map<std::int64_t, std::size_t> places_of_indices(const c10::IValue& optimizer) {
   std::map<std::int64_t, std::size_t> places;
   if (!optimizer.isGenericDict()) return places;
-  const c10::IValue groups = find_value(optimizer, kGroups);
+  const c10::IValue groups = find_value(optimizer, kOptimizerGroups);
   if (!groups.isList()) return places;
   std::size_t place = 0;
   for (const c10::IValue& group : groups.toListRef()) {
@@ -81,7 +41,7 @@ std::map<std::int64_t, std::size_t> places_of_indices(const c10::IValue& optimiz
 
 bool has_states(const c10::IValue& optimizer) {
   if (!optimizer.isGenericDict()) return false;
-  const c10::IValue states = find_value(optimizer, kState);
+  const c10::IValue states = find_value(optimizer, kOptimizerStates);
   if (!states.isGenericDict()) return false;
   for (const auto& item : states.toGenericDict()) {
     if (!item.key().isInt() || !item.value().isGenericDict()) return false;

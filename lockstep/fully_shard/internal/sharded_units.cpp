@@ -13,6 +13,7 @@
 #include "lockstep/base/internal/check.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/comm/internal/exchange_values.h"
+#include "lockstep/fully_shard/internal/full_state.h"
 #include "lockstep/fully_shard/internal/unit_plan.h"
 
 namespace lockstep::inline internal {
@@ -25,10 +26,14 @@ bool in_backward_pass() {
 }  // namespace
 
 void ShardedUnits::add(Unit unit) {
-  has_readers_ = has_readers_ || std::ranges::any_of(unit.flats, [](const auto& flat) {
-                   return flat->reads_other_chunks();
-                 });
   units_.push_back(std::move(unit));
+  find_readers();
+}
+
+void ShardedUnits::find_readers() {
+  const auto reads = [](const auto& flat) { return flat->reads_other_chunks(); };
+  has_readers_ = std::ranges::any_of(
+      units_, [&](const Unit& unit) { return std::ranges::any_of(unit.flats, reads); });
 }
 
 void ShardedUnits::attach_hooks() {
@@ -98,7 +103,7 @@ void ShardedUnits::begin_weighted_pass(double weight) {
   note_pass(Passes::kWeighted);
   begins_weighted_ = true;
   weight_ += weight;
-  if (!sync_) return;
+  if (!sync_ || is_alone()) return;
   // In the order of ranks, those of a replica first: the same bits everywhere.
   double total = weight_;
   int ranks = 1;
@@ -222,6 +227,11 @@ void ShardedUnits::use(const std::vector<std::size_t>& units, bool in_backward) 
 void ShardedUnits::gather(std::size_t index, bool in_backward) {
   Unit& unit = units_[index];
   if (unit.is_gathered) return;
+  if (is_alone()) {
+    for (const auto& flat : unit.flats) flat->gather_alone(alone_(*flat));
+    unit.is_gathered = true;
+    return;
+  }
   if (arriving_ != index) {
     drop_arriving();
     begin_gather(index);
@@ -261,6 +271,7 @@ void ShardedUnits::wait_for_readers() const {
 }
 
 void ShardedUnits::reduce(Unit& unit) {
+  if (is_alone()) return;
   for (const auto& flat : unit.flats) {
     if (flat->is_trained()) flat->reduce_gradients(scale_);
   }
@@ -286,6 +297,44 @@ void ShardedUnits::reshard_all() noexcept {
   }
 }
 
+void ShardedUnits::drop_pass() noexcept {
+  for (Unit& unit : units_) {
+    unit.is_gathered = false;
+    for (const auto& flat : unit.flats) flat->drop_pass();
+  }
+  arriving_ = last_used_ = kNone;
+  has_gathered_ = false;
+  in_backward_ = false;
+  forget_passes();
+}
+
+void ShardedUnits::compute_alone(ValuesOf values) {
+  if (is_alone() == static_cast<bool>(values)) return;
+  drop_pass();
+  alone_ = std::move(values);
+}
+
+at::Tensor ShardedUnits::whole(const FlatParameter& flat) const {
+  return is_alone() ? alone_(flat) : flat.gather_pieces(pieces_of(flat));
+}
+
+void ShardedUnits::regroup(const ProcessGroup& group, const ValuesOf& values) {
+  drop_pass();
+  alone_ = {};
+  options_.group = group;
+  // Before any of them frees memory to which the old group may write.
+  for (const Unit& unit : units_) {
+    for (const auto& flat : unit.flats) flat->use_group(group);
+  }
+  for (const Unit& unit : units_) {
+    for (const auto& flat : unit.flats) flat->reshard_over(values(*flat));
+  }
+  find_readers();
+  // Others may have made other passes.
+  forward_order_ = {};
+  backward_order_ = {};
+}
+
 void ShardedUnits::gradient_ready(std::size_t index, const at::Tensor& arrived) {
   const auto refuse = [&](const char* what) {
     throw UsageError(concat("fully_shard on rank ", options_.group.rank(), ": the gradient of '",
@@ -306,6 +355,7 @@ void ShardedUnits::gradient_ready(std::size_t index, const at::Tensor& arrived) 
 
 void ShardedUnits::backward_ended() {
   const PauseWatching pause;
+  if (is_alone()) return drop_pass();
   if (!sync_ || !exchange_what_is_left()) wait_for_readers();
   if (sync_) {
     forget_passes();

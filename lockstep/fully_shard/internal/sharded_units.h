@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -76,6 +77,19 @@ class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher
   /// L2 norm over all ranks, at the end of the last backward that exchanged gradients; empty: none.
   std::optional<double> gradient_norm() const { return gradient_norm_; }
 
+  /// Forgets the pass that was under way; its group has failed.
+  void drop_pass() noexcept;
+  /// Parameters of all ranks: a flat tensor of FlatParameter::elements(), which nobody writes to.
+  using ValuesOf = std::function<at::Tensor(const FlatParameter& flat)>;
+  /// From now on passes use these values and no other rank, and their gradients are discarded.
+  /// Empty: no longer.
+  void compute_alone(ValuesOf values);
+  bool is_alone() const { return static_cast<bool>(alone_); }
+  /// Parameters of all ranks. Collective, unless this rank computes alone.
+  at::Tensor whole(const FlatParameter& flat) const;
+  /// Divides the values among the ranks of another group. Collective.
+  void regroup(const ProcessGroup& group, const ValuesOf& values);
+
   void before_use(const std::vector<at::Tensor>& arguments, const at::Tensor* written,
                   const char* operation) override;
   void gradient_ready(std::size_t index, const at::Tensor& arrived) override;
@@ -86,6 +100,7 @@ class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher
   /// What the gradients are of that were not exchanged yet.
   enum class Passes : std::uint8_t { kNone, kPlain, kWeighted };
 
+  void find_readers();
   std::size_t unit_of(const at::Tensor& argument) const;
   void begin_backward();
   void note_pass(Passes kind);
@@ -129,6 +144,7 @@ class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher
   std::size_t arriving_ = kNone;
   bool has_gathered_ = false;  // a unit, since the last forward began
   std::optional<double> gradient_norm_;
+  ValuesOf alone_;
 };
 
 }  // namespace lockstep::inline internal

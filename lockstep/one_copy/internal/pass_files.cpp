@@ -16,54 +16,71 @@
 namespace lockstep::inline internal {
 namespace {
 
-// How often the source, which waits for connections, looks whether its peers still live.
-constexpr std::chrono::milliseconds kBetweenLooks{20};
 constexpr std::int64_t kMostNameBytes = 96;
 
 at::Tensor name_tensor() {
   return at::zeros({kMostNameBytes}, at::kByte);
 }
 
-// The barrier ends when all ranks have the files; until then asking it finds a rank that is lost.
+void exchange_address(const ProcessGroup& group, const FilePassing& passing,
+                      const at::Tensor& address) {
+  group.broadcast(address, passing.source, {.name = passing.purpose + ", address"});
+}
+
+// Receivers have connected, as far as they can: a connection needs no accept. A rank that is lost
+// is found here, and no rank waits for another outside of a collective but for what is sent
+// already.
+void wait_for_connections(const ProcessGroup& group, const FilePassing& passing) {
+  group.barrier({.name = passing.purpose + ", connected"});
+}
+
+// Where the source or another was lost, this error has the name that recovery looks for.
+void wait_for_files(const ProcessGroup& group, const FilePassing& passing) {
+  group.barrier({.name = passing.purpose + ", memory"});
+}
+
 void serve(const ProcessGroup& group, const FilePassing& passing, std::span<const int> files) {
   const std::string address = concat("lockstep-", random_id());
   const UniqueFd listener = listen_abstract(address);
   const at::Tensor told = name_tensor();
   std::memcpy(told.mutable_data_ptr(), address.data(),
               std::min<std::size_t>(address.size(), kMostNameBytes - 1));
-  group.broadcast(told, passing.source, {.name = passing.purpose + ", address"});
-  const Work arrival = group.barrier({.async_op = true, .name = passing.purpose + ", memory"});
-  for (int served = 0; served < passing.receivers;) {
-    const UniqueFd socket = accept_same_user(listener.get(), Deadline::after(kBetweenLooks));
-    if (arrival.is_completed()) break;
-    if (!socket.valid()) continue;
-    ++served;
+  exchange_address(group, passing, told);
+  wait_for_connections(group, passing);
+  for (int served = 0; served < passing.receivers; ++served) {
+    const UniqueFd socket = accept_same_user(listener.get(), Deadline::after({}));
+    if (!socket.valid()) break;
     try {
       for (const int file : files) send_fd(socket.get(), 0, file);
     } catch (const SystemError&) {
       // The rank is lost, which the barrier says, or throws an error of its own.
     }
   }
-  arrival.wait();
+  wait_for_files(group, passing);
 }
 
 std::vector<UniqueFd> receive(const ProcessGroup& group, const FilePassing& passing) {
   const at::Tensor told = name_tensor();
-  group.broadcast(told, passing.source, {.name = passing.purpose + ", address"});
+  exchange_address(group, passing, told);
   std::vector<UniqueFd> files;
   std::exception_ptr error;
-  if (passing.is_receiver) {
+  UniqueFd socket;
+  const auto attempt = [&](const auto& part) {
+    if (!passing.is_receiver || error) return;
     try {
-      const UniqueFd socket = connect_abstract(static_cast<const char*>(told.const_data_ptr()));
-      while (files.size() < passing.files) {
-        files.push_back(receive_fd(socket.get(), Deadline::after(group.timeout())).fd);
-      }
+      part();
     } catch (const Error&) {
       error = std::current_exception();
     }
-  }
-  // Where the source or another was lost, this error has the name that recovery looks for.
-  group.barrier({.name = passing.purpose + ", memory"});
+  };
+  attempt([&] { socket = connect_abstract(static_cast<const char*>(told.const_data_ptr())); });
+  wait_for_connections(group, passing);
+  attempt([&] {
+    while (files.size() < passing.files) {
+      files.push_back(receive_fd(socket.get(), Deadline::after(group.timeout())).fd);
+    }
+  });
+  wait_for_files(group, passing);
   if (error) std::rethrow_exception(error);
   return files;
 }

@@ -22,26 +22,32 @@ SimulatedTrainingOptions draw_training(std::uint64_t seed) {
     return least + static_cast<int>(random() % static_cast<std::uint64_t>(most - least + 1));
   };
   const auto once_in = [&](int times) { return draw(1, times) == 1; };
-  return {.seed = seed,
-          .ranks = draw(1, 4),
-          .standby_workers = once_in(4) ? 1 : 0,
-          .epochs = draw(1, 3),
-          .batches = draw(1, 4),
-          .accumulation = draw(1, 2),
-          .optimizers = draw(1, 2),
-          .exchanges_buffers = once_in(3),
-          .evaluates_in_step = once_in(6),
-          .ends_in_loop = once_in(3),
-          .gathers_in_tail = once_in(2),
-          .evaluate_every = once_in(2) ? draw(1, 3) : 0,
-          .evaluates_epochs = once_in(2),
-          .save_every = once_in(3) ? draw(1, 3) : 0,
-          .extra_update_every = once_in(10) ? draw(1, 3) : 0,
-          .memory_every = once_in(3) ? draw(1, 3) : 0,
-          .check_replicas_every = once_in(3) ? draw(1, 3) : 0,
-          .owns_loop = once_in(3),
-          .snapshot_every = once_in(3) ? draw(1, 3) : 0,
-          .whole_every = once_in(3) ? draw(2, 3) : 1};
+  SimulatedTrainingOptions options{.seed = seed,
+                                   .ranks = draw(1, 4),
+                                   .standby_workers = once_in(4) ? 1 : 0,
+                                   .epochs = draw(1, 3),
+                                   .batches = draw(1, 4),
+                                   .accumulation = draw(1, 2),
+                                   .optimizers = draw(1, 2),
+                                   .exchanges_buffers = once_in(3),
+                                   .evaluates_in_step = once_in(6),
+                                   .ends_in_loop = once_in(3),
+                                   .gathers_in_tail = once_in(2),
+                                   .evaluate_every = once_in(2) ? draw(1, 3) : 0,
+                                   .evaluates_epochs = once_in(2),
+                                   .save_every = once_in(3) ? draw(1, 3) : 0,
+                                   .extra_update_every = once_in(10) ? draw(1, 3) : 0,
+                                   .memory_every = once_in(3) ? draw(1, 3) : 0,
+                                   .check_replicas_every = once_in(3) ? draw(1, 3) : 0,
+                                   .owns_loop = once_in(3),
+                                   .snapshot_every = once_in(3) ? draw(1, 3) : 0,
+                                   .whole_every = once_in(3) ? draw(2, 3) : 1};
+  options.keeps_shards = !options.owns_loop && once_in(3);
+  if (options.keeps_shards) {
+    options.optimizers = 1;
+    options.memory_every = 0;
+  }
+  return options;
 }
 
 SimulatedFault draw_fault(SimulatedTraining& job) {

@@ -39,6 +39,7 @@ struct SimulatedTraining::Model {
   int steps = 0;
   int evaluations = 0;
   std::uint64_t tail = 1;  ///< of what was gathered in tails of steps
+  int version = 0;         ///< of the copies of its shards
 
   Row row() const {
     Row all = row_of_step();
@@ -102,6 +103,7 @@ struct SimulatedTraining::Process {
       : job(simulated_job), id(number), rank(its_rank), is_standby(standby) {
     state.memory_every = job.options_.memory_every;
     state.check_replicas_every = job.options_.check_replicas_every;
+    state.keeps_shards = job.options_.keeps_shards;
     if (job.options_.owns_loop) state.save_every = job.options_.snapshot_every;
   }
 
@@ -128,6 +130,10 @@ struct SimulatedTraining::Process {
   SimulatedTask<RecoveryEvent> perform(RecoveryAction action, const Section* section);
   Task gather_reports();
   Task exchange_state();
+  Task begin_shards();
+  Task keep_shards();
+  bool settle_shards();
+  void check_shards();
   Task save_snapshot();
   SimulatedTask<RecoveryEvent> load_snapshot();
   void take_state();
@@ -192,6 +198,7 @@ struct SimulatedTraining::Process {
   Cursor boundary_cursor{};
   bool was_moved = false;
   Model remembered{};
+  Cursor remembered_cursor{};
   std::optional<Model> undo{};
   int updates = 0;
   int undone_updates = 0;

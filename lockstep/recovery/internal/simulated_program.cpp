@@ -24,6 +24,7 @@ SimulatedTraining::Task SimulatedTraining::Process::visit(LoaderVisit at) {
     boundary_cursor = loader;
     job.lines_.clear();  // It begins anew.
     job.check_furthest(*this);
+    if (state.keeps_shards) co_await begin_shards();
     co_await carry_out(called::Activate{});
   } else {
     if (batches_of_step != 0 && state.phase == Phase::kTraining) {
@@ -43,6 +44,22 @@ SimulatedTraining::Task SimulatedTraining::Process::visit(LoaderVisit at) {
     }
   }
   if (loader.batch < batches) state.progress = StepProgress::kOpen;
+  co_return true;
+}
+
+// In new memory.
+SimulatedTraining::Task SimulatedTraining::Process::begin_shards() {
+  model.version = remembered.version = 0;
+  bool is_lost = false;
+  try {
+    co_await call(all, "begin shards");
+    if (rank == 0) job.kept_shards_ = {};
+    co_await call(all, "new shards");
+    co_await keep_shards();
+  } catch (const GroupIsLost&) {
+    is_lost = true;
+  }
+  if (is_lost) throw ProgramError{.text = "begin shards", .is_expected = true};
   co_return true;
 }
 
@@ -119,7 +136,9 @@ SimulatedTraining::Task SimulatedTraining::Process::update(int optimizer) {
     ++undone_updates;
     if (!undo) undo = model;
   }
-  if (job.is_trained_) job.fail(concat("process ", id, " makes a step after the training's end"));
+  // Where no copy of the end is kept, ranks begin anew if one fails when others have ended.
+  if (job.is_trained_ && !state.keeps_shards)
+    job.fail(concat("process ", id, " makes a step after the training's end"));
   const int first = loader.epoch * job.options_.batches + loader.batch - batches_of_step;
   if (optimizer == 0 && model.trained != first && !state.is_discarding()) {
     job.fail(concat("process ", id, ": batch ", first, " after ", model.trained, " batches"));

@@ -171,7 +171,8 @@ SimulatedTask<RecoveryAction> SimulatedTraining::Process::carry_out(RecoveryEven
     }
     if (is_lost && can_lose_group(state)) {
       job.trace(*this, concat("  lost: ", name_of(action)));
-      next = outcome::GroupLost{};
+      next =
+          outcome::GroupLost{.shards_are_kept = action == Action::kKeepShards && settle_shards()};
     } else if (is_lost) {
       step(state, outcome::Failed{});
       throw ProgramError{.text = concat("no group: ", name_of(action)),
@@ -268,6 +269,14 @@ SimulatedTask<RecoveryEvent> SimulatedTraining::Process::perform(Action action,
         job.fail(concat("process ", id, " has no state"));
       used = all;
       co_await call(all, "join");
+      if (state.keeps_shards && !state.starts_over) {
+        check_shards();
+        for (KeptShards& kept : job.kept_shards_) {
+          std::erase_if(kept.shards,
+                        [&](const auto& one) { return one.second.version > model.version; });
+        }
+        co_await call(all, "void steps forgotten");
+      }
       survivors = nullptr;
       loader = boundary_cursor;
       was_moved = true;
@@ -278,8 +287,11 @@ SimulatedTask<RecoveryEvent> SimulatedTraining::Process::perform(Action action,
       job.check_same(*this, "replicas", own, compared->rows);
       break;
     }
+    case Action::kKeepShards:
+      co_await keep_shards();
+      break;
     case Action::kKeepCopy:
-      if (rank != 0) break;
+      if (rank != 0 || state.keeps_shards) break;
       co_await yield();
       job.memory_ = std::make_shared<Snapshot>(snapshot());
       break;
@@ -297,6 +309,7 @@ SimulatedTask<RecoveryEvent> SimulatedTraining::Process::perform(Action action,
     case Action::kJoinSurvivors:
       used = survivors;
       co_await call(survivors, "join");
+      if (state.keeps_shards) check_shards();
       break;
     case Action::kRunSection:
       co_await (*section)();
@@ -398,6 +411,58 @@ SimulatedTraining::Task SimulatedTraining::Process::exchange_state() {
   co_return true;
 }
 
+bool SimulatedTraining::KeptShards::is_complete(int version) const {
+  const auto first = shards.find(0);
+  if (first == shards.end() || first->second.version != version) return false;
+  for (std::size_t other = 0; other < first->second.ranks; ++other) {
+    const auto shard = shards.find(other);
+    if (shard == shards.end() || shard->second.version != version ||
+        shard->second.ranks != first->second.ranks)
+      return false;
+  }
+  return true;
+}
+
+SimulatedTraining::KeptShards* SimulatedTraining::find_shards(int version) {
+  const auto kept = std::ranges::find_if(
+      kept_shards_, [&](const KeptShards& one) { return one.is_complete(version); });
+  return kept == kept_shards_.end() ? nullptr : &*kept;
+}
+
+SimulatedTraining::KeptShards& SimulatedTraining::free_shards(int version, int other) {
+  const auto is_free = [&](const KeptShards& one) {
+    return &one != find_shards(version) && &one != find_shards(other);
+  };
+  return *std::ranges::find_if(kept_shards_, is_free);
+}
+
+SimulatedTraining::Task SimulatedTraining::Process::keep_shards() {
+  KeptShards& kept = job.free_shards(model.version, remembered.version);
+  const std::size_t own = all->rank_of(this);
+  kept.shards.erase(own);
+  co_await yield();
+  kept.shards[own] = {model.version + 1, all->members.size(), model.hash};
+  co_await call(all, "keep shards");
+  ++model.version;
+  co_return true;
+}
+
+bool SimulatedTraining::Process::settle_shards() {
+  const bool is_complete = job.find_shards(model.version + 1) != nullptr;
+  if (is_complete) ++model.version;
+  return is_complete;
+}
+
+// All shards of one state, and that of what this rank goes on with.
+void SimulatedTraining::Process::check_shards() {
+  const KeptShards* const kept = job.find_shards(model.version);
+  if (kept == nullptr) return job.fail(concat("process ", id, " finds no shards of its state"));
+  for (std::size_t other = 0; other < kept->shards.at(0).ranks; ++other) {
+    if (kept->shards.at(other).hash != model.hash)
+      job.fail(concat("process ", id, ": the shard of rank ", other, " is of another state"));
+  }
+}
+
 SimulatedTraining::Task SimulatedTraining::Process::save_snapshot() {
   co_await call(all, "save a snapshot", model.row());
   if (rank == 0) {
@@ -437,8 +502,12 @@ void SimulatedTraining::Process::take_state() {
 }
 
 bool SimulatedTraining::Process::roll_back() {
-  const bool is_whole = undone_updates == updates;
-  if (is_whole && undo) {
+  const bool is_whole = state.keeps_shards ? job.find_shards(remembered.version) != nullptr
+                                           : undone_updates == updates;
+  if (state.keeps_shards) {
+    model = remembered;
+    boundary_cursor = remembered_cursor;
+  } else if (is_whole && undo) {
     model.hash = undo->hash;
     model.trained = undo->trained;
   }
@@ -454,6 +523,7 @@ bool SimulatedTraining::Process::roll_back() {
 void SimulatedTraining::Process::remember() {
   lines_of_survivor.clear();
   remembered = model;
+  remembered_cursor = boundary_cursor;
   most_updates = std::max(most_updates, updates);
   updates = undone_updates = 0;
   is_extended = false;

@@ -87,7 +87,8 @@ void SimulatedTraining::expect_end(const Process& process) {
   const std::size_t epochs = prints ? static_cast<std::size_t>(options_.epochs) : 0;
   if (!was_killed_ && !may_lack_lines_ && lines_.size() != epochs)
     fail(concat(lines_.size(), " lines of ", epochs));
-  if (!memory_ || !memory_->standing.is_end || memory_->model.hash != model.hash)
+  const bool is_kept = memory_ && memory_->standing.is_end && memory_->model.hash == model.hash;
+  if (!is_kept && !options_.keeps_shards)
     fail("there is no copy of the end in memory");
   const int every = options_.snapshot_every;
   if (was_disturbed_ || !options_.owns_loop || every == 0 || model.steps < every) return;

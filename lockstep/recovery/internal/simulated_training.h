@@ -41,8 +41,11 @@ struct SimulatedTrainingOptions {
   /// The recovery's own loop, whose step has one batch and one optimizer.
   bool owns_loop = false;
   int snapshot_every = 0;  ///< steps; 0: never. Of an own loop
-  bool traces = false;     ///< each action is printed
-  int whole_every = 1;     ///< of so many snapshots one is not damaged
+  /// Each rank has a shard of the model, of which it leaves copies. With one optimizer, no copies
+  /// in memory and a loop of the program's.
+  bool keeps_shards = false;
+  bool traces = false;  ///< each action is printed
+  int whole_every = 1;  ///< of so many snapshots one is not damaged
 };
 
 enum class SimulatedFault {
@@ -141,6 +144,21 @@ class SimulatedTraining {
   bool ended_well_ = false;      ///< a worker of this generation
   bool gave_up_ = false;         ///< as a worker asked for it
   std::int64_t steps_made_ = 0;  ///< by processes that have ended
+
+  /// Copies of shards, which processes of any generation write and read.
+  struct KeptShards {
+    struct Shard {
+      int version = 0;  ///< 0: none
+      std::size_t ranks = 0;
+      std::uint64_t hash = 0;
+      bool operator==(const Shard&) const = default;
+    };
+    std::map<std::size_t, Shard> shards{};  ///< by rank
+    bool is_complete(int version) const;
+  };
+  std::array<KeptShards, 3> kept_shards_{};
+  KeptShards* find_shards(int version);
+  KeptShards& free_shards(int version, int other);
 
   /// What outlives processes.
   std::shared_ptr<const Snapshot> memory_;

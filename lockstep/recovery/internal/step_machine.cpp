@@ -40,6 +40,9 @@ class Stepper {
   Action await(Action action) { return state_.awaited = action; }
   Action end_call(Action how = Action::kReturn);
 
+  Action keep_shards();
+  Action lose_group_while_keeping(bool shards_are_kept);
+
   void commit();
   Action begin_commit();
   Action commit_next(Action done);
@@ -126,7 +129,8 @@ Action Stepper::on(const called::CollectiveFailed&) {
     return is_in_step || state_.is_discarding() ? Action::kReturn : Action::kDecline;
   // Outside of a step its result would be of a part of the ranks.
   if (!is_in_step) return Action::kDecline;
-  const bool is_complete = state_.progress == StepProgress::kComplete;
+  // Without a copy of the lost rank's shard the step does not count.
+  const bool is_complete = state_.progress == StepProgress::kComplete && !state_.keeps_shards;
   if (is_complete) state_.held = HeldState::kUncertain;
   state_.phase = is_complete ? Phase::kGroupLost : Phase::kDiscarding;
   return leave_group();
@@ -156,7 +160,8 @@ Action Stepper::on(const called::Boundary& event) {
     case Phase::kJoining:
       return begin_recovery(/*at_boundary=*/true);
     case Phase::kTraining:
-      return begin_commit();
+      return state_.keeps_shards && state_.progress != StepProgress::kNone ? keep_shards()
+                                                                           : begin_commit();
     default:
       commit();
       return begin_recovery(/*at_boundary=*/true);
@@ -196,7 +201,26 @@ Action Stepper::on(const called::RunOnSurvivors&) {
   if (state_.phase == Phase::kGroupLost) return begin_recovery(/*at_boundary=*/false);
   // What is behind the section that was interrupted no rank has printed.
   if (state_.phase == Phase::kSurvivors) state_.is_main = state_.is_first_survivor;
-  return begin_section();
+  const bool has_new_shards =
+      state_.phase == Phase::kTraining && state_.progress == StepProgress::kComplete;
+  return state_.keeps_shards && has_new_shards ? keep_shards() : begin_section();
+}
+
+// Shards.
+
+Action Stepper::keep_shards() {
+  state_.stage = Stage::kKeeping;
+  return await(Action::kKeepShards);
+}
+
+// Without a copy of all shards the step is discarded, and a section in it declined.
+Action Stepper::lose_group_while_keeping(bool shards_are_kept) {
+  const bool is_section = state_.call == Call::kRunOnSurvivors;
+  state_.phase = shards_are_kept ? Phase::kGroupLost : Phase::kDiscarding;
+  if (shards_are_kept && !is_section) commit();
+  if (shards_are_kept || !is_section)
+    state_.stage = is_section ? Stage::kSection : Stage::kCommitting;
+  return leave_group();
 }
 
 // A boundary.
@@ -525,6 +549,8 @@ Action Stepper::on(const outcome::Done&) {
       return await(Action::kAnnounceEnd);
     case Action::kBarrier:
       return after_barrier();
+    case Action::kKeepShards:
+      return state_.call == Call::kRunOnSurvivors ? begin_section() : begin_commit();
     case Action::kKeepCopy:
       if (state_.stage == Stage::kEnding) return await(Action::kBarrier);
       [[fallthrough]];
@@ -550,6 +576,7 @@ Action Stepper::on(const outcome::RolledBack& event) {
 
 Action Stepper::on(const outcome::GroupLost& event) {
   if (event.state_is_lost) state_.held = HeldState::kNone;
+  if (state_.stage == Stage::kKeeping) return lose_group_while_keeping(event.shards_are_kept);
   // All ranks were at the end. Where one has failed there, its replacement needs the state; else
   // the others have ended.
   if (state_.stage == Stage::kAllEnded && state_.awaited == Action::kBarrier)
@@ -571,6 +598,8 @@ Action Stepper::after_leaving() {
   switch (state_.stage) {
     case Stage::kProgram:
       return end_call();
+    case Stage::kKeeping:
+      return end_call(Action::kDecline);
     case Stage::kMeeting:
       return meet();
     case Stage::kSection:
@@ -654,6 +683,8 @@ const char* name_of(RecoveryAction action) {
       return "compare the snapshot";
     case Action::kJoinAll:
       return "join all";
+    case Action::kKeepShards:
+      return "keep shards";
     case Action::kCompareReplicas:
       return "compare replicas";
     case Action::kKeepCopy:

@@ -84,6 +84,7 @@ enum class RecoveryCall { kNone, kJoin, kBoundary, kArrive, kRunOnSurvivors };
 /// What the current call does now.
 enum class RecoveryStage {
   kProgram,     ///< nothing: the program's own code runs
+  kKeeping,     ///< before a boundary or section: leaves copies of shards
   kCommitting,  ///< at a boundary, with all ranks at one place
   kMeeting,     ///< joins the ranks of the next generation, until all agree on a state
   kSection,     ///< a section is under way
@@ -124,6 +125,8 @@ enum class RecoveryAction {
   /// The newest that is complete and the copy in memory of `source`. Outcome: SnapshotCompared
   kCompareSnapshot,
   kJoinAll,  ///< the training uses the group of all. Outcome: Joined
+  /// Leaves a copy of this rank's shard where others can read it, and waits until all have.
+  kKeepShards,
   kCompareReplicas,
   kKeepCopy,
   kSaveSnapshot,
@@ -161,6 +164,9 @@ struct RecoveryState {
   int memory_every = 0;          ///< steps; 0: never
   int check_replicas_every = 0;  ///< steps; 0: never
   int save_every = 0;            ///< steps from one snapshot to the next; 0: none
+  /// Each rank has a shard of the state. Others can read a copy of it, which it leaves after each
+  /// step: the step counts when all ranks have left theirs.
+  bool keeps_shards = false;
   /// The recovery owns the loop: each of its boundaries ends one step, except the training's end.
   bool owns_loop = false;
 
@@ -280,8 +286,10 @@ namespace outcome {
 
 struct Done {};
 /// A rank is lost or the generation is over. `state_is_lost`: this rank's state was being replaced.
+/// `shards_are_kept`: of kKeepShards: all ranks have left copies all the same.
 struct GroupLost {
   bool state_is_lost = false;
+  bool shards_are_kept = false;
 };
 struct PlaceTaken {
   std::uint64_t generation = 0;

@@ -447,5 +447,62 @@ TEST(StepMachine, WithoutAPlaceTheErrorIsTheProgramsOwn) {
   EXPECT_FALSE(can_lose_group(rank.state));
 }
 
+// Copies of shards.
+
+MachineRank sharded_rank() {
+  MachineRank rank;
+  rank.state.keeps_shards = true;
+  rank.state.progress = StepProgress::kOpen;
+  return rank;
+}
+
+TEST(StepMachine, AStepCountsWhenAllHaveLeftTheirShards) {
+  MachineRank rank = sharded_rank();
+  rank.complete_step();
+  rank.expect(called::Boundary{.steps = 1}, NextAction::kKeepShards);
+  EXPECT_EQ(rank.state.boundaries, 0);
+  rank.expect(outcome::Done{}, NextAction::kCheckGeneration);
+  EXPECT_EQ(rank.state.boundaries, 1);
+}
+
+TEST(StepMachine, WithoutTheLostRanksShardTheStepIsRolledBack) {
+  MachineRank rank = sharded_rank();
+  rank.complete_step();
+  rank.expect(called::Boundary{.steps = 1}, NextAction::kKeepShards);
+  rank.expect(outcome::GroupLost{.shards_are_kept = false}, NextAction::kLeaveGroup);
+  EXPECT_EQ(rank.state.phase, RecoveryPhase::kDiscarding);
+  rank.expect(outcome::Done{}, NextAction::kRollBack);
+  rank.expect(outcome::RolledBack{}, NextAction::kTakePlace);
+  EXPECT_EQ(rank.state.boundaries, 0);
+}
+
+TEST(StepMachine, WithTheLostRanksShardTheStepCounts) {
+  MachineRank rank = sharded_rank();
+  rank.complete_step();
+  rank.expect(called::Boundary{.steps = 1}, NextAction::kKeepShards);
+  rank.expect(outcome::GroupLost{.shards_are_kept = true}, NextAction::kLeaveGroup);
+  rank.expect(outcome::Done{}, NextAction::kTakePlace);
+  EXPECT_EQ(rank.state.boundaries, 1);
+  EXPECT_EQ(rank.state.held, HeldState::kWhole);
+}
+
+TEST(StepMachine, ACompleteStepWithoutCopiesIsDiscarded) {
+  MachineRank rank = sharded_rank();
+  rank.complete_step();
+  rank.expect(called::CollectiveFailed{}, NextAction::kLeaveGroup);
+  EXPECT_EQ(rank.state.phase, RecoveryPhase::kDiscarding);
+}
+
+TEST(StepMachine, ASectionBehindAnUpdateBeginsWithCopies) {
+  MachineRank rank = sharded_rank();
+  rank.complete_step();
+  rank.expect(called::RunOnSurvivors{}, NextAction::kKeepShards);
+  MachineRank other = rank;
+  rank.expect(outcome::Done{}, NextAction::kRunSection);
+  other.expect(outcome::GroupLost{.shards_are_kept = false}, NextAction::kLeaveGroup);
+  other.expect(outcome::Done{}, NextAction::kDecline);
+  EXPECT_EQ(other.state.phase, RecoveryPhase::kDiscarding);
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -34,6 +34,7 @@ StepRecovery::StepRecovery(RecoverableTraining& training, StepRecoveryOptions op
   state_.memory_every = options_.memory_every;
   state_.check_replicas_every = options_.check_replicas_every;
   state_.save_every = options_.save_every;
+  state_.keeps_shards = options_.keeps_shards;
 }
 
 // Where an error ends the program, the others keep their state for a replacement. A loop that
@@ -166,7 +167,8 @@ RecoveryEvent StepRecovery::attempt(RecoveryAction action, const Section& sectio
   } catch (const Error& error) {
     if (can_lose_group(state_) && ends_generation(error)) {
       lost_because_ = std::current_exception();
-      return outcome::GroupLost{};
+      return outcome::GroupLost{.shards_are_kept =
+                                    action == Action::kKeepShards && training_.settle_shards()};
     }
     step(state_, outcome::Failed{});
     throw;
@@ -229,7 +231,11 @@ RecoveryEvent StepRecovery::perform(RecoveryAction action, const Section& sectio
       return outcome::Joined{.steps = training_.steps()};
     case Action::kCompareReplicas:
       return compare_replicas();
+    case Action::kKeepShards:
+      training_.keep_shards();
+      break;
     case Action::kKeepCopy:
+      if (options_.keeps_shards) break;  // No rank has the whole state.
       keep_copy(all_, training_, state_.standing(), memory_, link_);
       memory_standing_.reset();
       break;

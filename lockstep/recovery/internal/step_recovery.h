@@ -39,6 +39,12 @@ class RecoverableTraining : public MovableState {
   /// Everything uses `group` from now on. Collective in it. `at_boundary`: training continues from
   /// its state; else the program is in code between two steps.
   virtual void set_group(const ProcessGroup& group, bool at_boundary) = 0;
+  /// With StepRecoveryOptions::keeps_shards: leaves a copy of this rank's shard where the others
+  /// can read it, and returns when all ranks have. Collective.
+  virtual void keep_shards() {}
+  /// After keep_shards() has failed: whether all ranks have left their copies all the same; then
+  /// the state is that of the copies.
+  virtual bool settle_shards() { return false; }
   /// Number of updates of the parameters so far.
   virtual std::int64_t steps() const = 0;
   /// A number of the boundary, different for each, and equal in a run that is resumed from a
@@ -66,6 +72,8 @@ struct StepRecoveryOptions {
   int check_replicas_every = 0;
   /// Number of steps from one save_snapshot() to the next; 0: none.
   int save_every = 0;
+  /// Each rank has a shard of the state: value() is what all have, and keep_shards() is called.
+  bool keeps_shards = false;
 };
 
 /// Recovers a training loop when ranks fail. The loop calls it at boundaries; between two of them

@@ -1,6 +1,7 @@
 #include "lockstep/train/internal/accelerator_training.h"
 
 #include <algorithm>
+#include <functional>
 #include <iostream>
 #include <utility>
 
@@ -19,6 +20,7 @@
 #include "lockstep/nn/internal/layer_group.h"
 #include "lockstep/one_copy/internal/kept_memory.h"
 #include "lockstep/one_copy/internal/model_copy.h"
+#include "lockstep/os/machine/machine.h"
 #include "lockstep/recovery/internal/private_state.h"
 #include "lockstep/recovery/internal/state_exchange.h"
 #include "lockstep/recovery/internal/training_state.h"
@@ -42,13 +44,23 @@ void expect_equal(const ProcessGroup& group, std::uint64_t hash) {
                      "for a change that one rank alone has made"));
 }
 
+void copy_tensors(const TensorDict& targets, const TensorDict& values) {
+  for (const auto& [name, tensor] : targets) {
+    const auto value = std::ranges::find(values, name, &TensorDict::value_type::first);
+    if (value == values.end())
+      throw UsageError(concat(kOtherRank, ": it has no buffer '", name, "'"));
+    const at::Tensor target = tensor;
+    target.copy_(value->second);
+  }
+}
+
 }  // namespace
 
 // Once: what is prepared stays.
 void AcceleratorTraining::find_tensors() {
   if (std::exchange(has_tensors_, true)) return;
   for (const auto& replica : state_.replicas) {
-    for (const at::Tensor& parameter : replica->module()->parameters()) {
+    for (const auto& [name, parameter] : replica->parameters()) {
       parameters_.push_back({.parameter = parameter});
     }
     for (const at::Tensor& buffer : replica->module()->buffers()) buffers_.add(buffer);
@@ -87,6 +99,9 @@ void AcceleratorTraining::remember() {
   for (const auto& scheduled : state_.schedulers) scheduler_steps_.push_back(scheduled->steps);
   for (Watched& watched : parameters_) watched.gradient = gradient_kind(watched.parameter);
   skipped_ = skipped();
+  remembered_cursor_ = cursor_;
+  if (kept_shards_) kept_shards_->remember();
+  choose_parameters();
   steps_ = state_.steps_;
   recent_calls().note_step(steps_);
   begin_step();
@@ -131,7 +146,7 @@ int AcceleratorTraining::expected_updates() const {
 }
 
 void AcceleratorTraining::begin_update(AcceleratorState::PreparedOptimizerState& stepped) {
-  has_undo_ = ++updates_ < expected_updates() || is_extended_;
+  has_undo_ = (++updates_ < expected_updates() || is_extended_) && !kept_shards_;
   if (!has_undo_) return;
   ++undone_updates_;
   if (undos_.contains(stepped.optimizer)) return;
@@ -162,11 +177,13 @@ void AcceleratorTraining::end_update() {
 
 bool AcceleratorTraining::roll_back() {
   const at::NoGradGuard no_grad;
+  cursor_ = remembered_cursor_;  // A boundary was reached where the step did not count.
   // What the step was given of other loaders comes again.
   return_other_loaders(cursors_);
   std::copy_n(cursors_.begin(), std::min(cursors_.size(), logged_until_.size()),
               logged_until_.begin());
-  const bool is_whole = undone_updates_ == updates_;
+  // Shards are read from the copies when all ranks have agreed on a state.
+  const bool is_whole = kept_shards_ ? kept_shards_->go_back() : undone_updates_ == updates_;
   if (is_whole) {
     for (auto& [optimizer, undo] : undos_) {
       auto saved = undo.parameters.begin();
@@ -207,7 +224,7 @@ bool AcceleratorTraining::roll_back() {
 
 // What it has found in gradients, and has yet to make of it.
 void AcceleratorTraining::forget_scaler() {
-  state_.scaler_ = GradScaler();
+  state_.scaler_ = state_.make_scaler();
   state_.has_stepped_with_scaler_ = false;
 }
 
@@ -225,8 +242,11 @@ void AcceleratorTraining::restore_rates() {
 c10::IValue AcceleratorTraining::value() {
   find_tensors();
   c10::impl::GenericDict dict = make_dict();
-  dict.insert_or_assign("model", tensor_dict_value(state_dict(*state_.replicas.front()->module())));
-  dict.insert_or_assign("optimizer", optimizer_state_dict(*state_.optimizers.front()->optimizer));
+  dict.insert_or_assign("model", tensor_dict_value(tensors_of_model()));
+  dict.insert_or_assign("optimizer",
+                        kept_shards_ ? kept_shards_->rest()
+                                     : optimizer_state_dict(*state_.optimizers.front()->optimizer));
+  if (kept_shards_) dict.insert_or_assign("shards", kept_shards_->version());
   dict.insert_or_assign("values", state_.values());
   std::vector<std::int64_t> gradients;
   for (const Watched& watched : parameters_) gradients.push_back(gradient_kind(watched.parameter));
@@ -258,10 +278,15 @@ void AcceleratorTraining::take(const c10::IValue& value) {
   state_.check_values(values, kOtherRank);
   if (state_.scaler_.is_enabled()) forget_scaler();  // Its update is in the state that comes.
   state_.take_registered(values, kOtherRank);
-  load_state_dict(*state_.replicas.front()->module(),
-                  tensor_dict(entry(value, "model", kOtherRank), kOtherRank), kOtherRank);
-  adopt_optimizer_state_dict(*state_.optimizers.front()->optimizer,
-                             entry(value, "optimizer", kOtherRank), kOtherRank);
+  const TensorDict model = tensor_dict(entry(value, "model", kOtherRank), kOtherRank);
+  const c10::IValue optimizer = entry(value, "optimizer", kOtherRank);
+  if (sharded() != nullptr) {
+    copy_tensors(tensors_of_model(), model);
+    kept_shards().take(integer_entry(value, "shards", kOtherRank), optimizer);
+  } else {
+    load_state_dict(*state_.replicas.front()->module(), model, kOtherRank);
+    adopt_optimizer_state_dict(*state_.optimizers.front()->optimizer, optimizer, kOtherRank);
+  }
   state_.take_values(values, kOtherRank);
   const at::Tensor gradients = entry(value, "gradients", kOtherRank).toTensor();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -287,6 +312,11 @@ void AcceleratorTraining::drop_group(const ProcessGroup& group) {
   state_.end_left_step();
   if (state_.shards_) state_.shards_->discard_step();
   state_.group_ = group;
+  if (ShardedModule* const module = sharded()) {
+    state_.shard_group_ = group;
+    module->drop_group();
+    choose_parameters();
+  }
   regroup_layers(group);
   left_directories_.push_back(std::exchange(state_.directories, {}));
   // What it is given without a group does not count.
@@ -314,7 +344,13 @@ void AcceleratorTraining::set_group(const ProcessGroup& group, bool at_boundary)
   if (state_.shards_) state_.shards_->set_group();
   if (at_boundary && state_.options_.one_copy_per_machine) prepare_copies();
   const bool may_share = at_boundary && has_shared_copies(group);
-  for (const auto& replica : state_.replicas) replica->replicate_over(group, may_share);
+  if (ShardedModule* const module = sharded()) {
+    state_.shard_group_ = group;
+    use_scaler_of_group();
+    module->regroup(group, kept_shards(), /*is_final=*/at_boundary);
+  } else {
+    for (const auto& replica : state_.replicas) replica->replicate_over(group, may_share);
+  }
   if (at_boundary) warn_of_replicas();
   state_.open_sample_log();
   for (std::size_t i = 0; i < state_.loaders.size(); ++i) {
@@ -369,7 +405,57 @@ std::int64_t AcceleratorTraining::place() const {
   return (cursor_.epoch << kBitsOfBatches) + cursor_.batches;
 }
 
+ShardedModule* AcceleratorTraining::sharded() const {
+  return state_.replicas.empty() ? nullptr : state_.replicas.front()->sharded();
+}
+
+KeptShards& AcceleratorTraining::kept_shards() {
+  if (!kept_shards_) kept_shards_ = sharded()->kept_shards(*state_.optimizers.front()->optimizer);
+  return *kept_shards_;
+}
+
+void AcceleratorTraining::begin_shards() {
+  if (sharded() != nullptr) kept_shards().begin(state_.group_);
+}
+
+// With rank 0's buffers, as they are before each forward: any rank may be rank 0 from here on.
+void AcceleratorTraining::keep_shards() {
+  sharded()->sync_buffers();
+  kept_shards_->keep();
+}
+
+bool AcceleratorTraining::settle_shards() {
+  return kept_shards_->settle();
+}
+
+void AcceleratorTraining::choose_parameters() {
+  ShardedModule* const module = sharded();
+  if (module == nullptr) return;
+  const bool uses_copies = state_.has_lost_group() && kept_shards_ && kept_shards_->exists();
+  module->compute_alone(uses_copies ? kept_shards_.get() : nullptr);
+}
+
+// What it has found in gradients of a step that goes on is in its state.
+void AcceleratorTraining::use_scaler_of_group() {
+  if (!state_.scaler_.is_enabled()) return;
+  state_.update_scaler();
+  const TensorDict scaler = copies_of(state_.scaler_.state_dict());
+  state_.scaler_ = state_.make_scaler();
+  state_.scaler_.load_state_dict(scaler);
+}
+
+// Of which each rank has all: without what is sharded.
+TensorDict AcceleratorTraining::tensors_of_model() const {
+  const torch::nn::Module& module = *state_.replicas.front()->module();
+  if (sharded() == nullptr) return state_dict(module);
+  TensorDict buffers;
+  for (const auto& buffer : module.named_buffers())
+    buffers.emplace_back(buffer.key(), buffer.value());
+  return buffers;
+}
+
 std::uint64_t AcceleratorTraining::parameters_hash() const {
+  if (sharded() != nullptr) return 0;  // Those of no rank are another's.
   return hash_of_all(found_parameters());
 }
 
@@ -381,14 +467,8 @@ using internal::AcceleratorTraining;
 using internal::StepRecovery;
 
 void AcceleratorState::join() {
-  const bool is_offered = options_.recover && StepRecovery::is_offered();
-  if (!is_offered || options_.strategy == Strategy::kFullyShard) {
+  if (!options_.recover || !StepRecovery::is_offered()) {
     group_ = init_process_group(options_.init);
-    if (is_offered && group_.rank() == 0) {
-      log(LogLevel::kWarning,
-          "strategy kFullyShard: a failed rank's shards are lost, so all ranks restart from the "
-          "newest snapshot");
-    }
     return;
   }
   training_ = std::make_unique<AcceleratorTraining>(*this);
@@ -396,7 +476,8 @@ void AcceleratorState::join() {
       *training_, StepRecoveryOptions{.init = options_.init,
                                       .seed = options_.seed,
                                       .memory_every = options_.memory_every,
-                                      .check_replicas_every = options_.check_replicas_every});
+                                      .check_replicas_every = options_.check_replicas_every,
+                                      .keeps_shards = options_.strategy == Strategy::kFullyShard});
   group_ = recovery_->join();
 }
 
@@ -406,6 +487,10 @@ bool AcceleratorState::is_discarding() const {
 
 bool AcceleratorState::has_lost_group() const {
   return recovery_ && recovery_->has_lost_group();
+}
+
+void AcceleratorState::choose_parameters() {
+  if (training_) training_->choose_parameters();
 }
 
 bool AcceleratorState::fail(const Error& error) {
@@ -453,7 +538,21 @@ std::string AcceleratorState::why_not_recoverable() const {
   } catch (const UsageError& error) {
     return error.what();
   }
-  return "";
+  return options_.strategy == Strategy::kFullyShard ? why_shards_not_recoverable() : "";
+}
+
+// Copies of shards are in memory that all ranks map. Collective.
+std::string AcceleratorState::why_shards_not_recoverable() const {
+  if (options_.fully_shard.hybrid_shard != HybridShard::kNone)
+    return "strategy kFullyShard with hybrid_shard";
+  if (replicas.size() != 1 || optimizers.size() != 1)
+    return "strategy kFullyShard with several models or optimizers";
+  if (!group_.device().is_cpu()) return "strategy kFullyShard on devices";
+  const auto domain = static_cast<std::int64_t>(std::hash<std::string>()(memory_domain()));
+  const auto rows = gather_rows(group_, {domain});
+  const bool is_one_machine =
+      std::ranges::all_of(rows, [&](const auto& row) { return row.front() == domain; });
+  return is_one_machine ? "" : "strategy kFullyShard on several machines";
 }
 
 // Gradients that a later step is to use: the program accumulates them itself.
@@ -488,6 +587,7 @@ void AcceleratorState::visit_boundary(LoaderBoundary boundary) {
     }
     training_id_ = broadcast_text(group_, training_id_, 0);  // Any rank may become rank 0.
     training_->set_cursor(loader.cursor());
+    training_->begin_shards();
     recovery_->activate();
   } else {
     end_left_group();
@@ -502,10 +602,13 @@ void AcceleratorState::visit_boundary(LoaderBoundary boundary) {
       return;
     }
     if (!is_discarding()) training_->set_cursor(loader.cursor());
-    flush_lines();
+    // Where ranks hold shards, the boundary decides whether the step counts.
+    const bool counts_later = options_.strategy == Strategy::kFullyShard;
+    if (!counts_later) flush_lines();
     const bool was_finishing = recovery_->is_finishing();
     const bool ends = boundary == LoaderBoundary::kLoopEnds;
     recovery_->boundary(ends ? BoundaryKind::kEpochEnd : BoundaryKind::kStep);
+    if (counts_later) flush_lines();
     if (recovery_->is_finishing()) {
       // Nothing is left to do: each loop ends at once, in the epoch behind which the training
       // ended.
@@ -526,6 +629,7 @@ void AcceleratorState::visit_boundary(LoaderBoundary boundary) {
 void AcceleratorState::stop_recovering(const std::string& reason) {
   can_recover_ = false;
   recovery_->deactivate();
+  training_->forget_shards();
   if (group_.rank() != 0) return;
   log(LogLevel::kWarning,
       concat("recovery is off (", reason, "): if a rank fails, all ranks restart"));

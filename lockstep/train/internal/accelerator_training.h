@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include <ATen/core/ivalue.h>
 
 #include "lockstep/data/epoch_plan.h"
+#include "lockstep/fully_shard/internal/kept_shards.h"
 #include "lockstep/recovery/internal/step_recovery.h"
 #include "lockstep/recovery/internal/tensor_copies.h"
 #include "lockstep/snapshot/state_dict.h"
@@ -38,6 +40,16 @@ class AcceleratorTraining final : public RecoverableTraining {
   std::uint64_t parameters_hash() const override;
   std::int64_t steps() const override { return state_.steps(); }
   std::int64_t place() const override;
+  void keep_shards() override;
+  bool settle_shards() override;
+
+  /// With kFullyShard, before training can be recovered: makes the memory of the shards'
+  /// copies. Collective.
+  void begin_shards();
+  /// Training cannot be recovered any more: frees it.
+  void forget_shards() { kept_shards_.reset(); }
+  /// As AcceleratorState::choose_parameters.
+  void choose_parameters();
 
   /// As the function of this name, for everything prepared.
   bool take_out_of_copies();
@@ -104,9 +116,14 @@ class AcceleratorTraining final : public RecoverableTraining {
   void set_skipped(std::int64_t skipped);
   void prepare_copies();
   void warn_of_replicas();
+  ShardedModule* sharded() const;
+  KeptShards& kept_shards();
+  void use_scaler_of_group();
+  TensorDict tensors_of_model() const;
 
   AcceleratorState& state_;
   DataCursor cursor_{};
+  DataCursor remembered_cursor_{};
   std::vector<DataCursor> cursors_;  ///< of all loaders, at the last boundary
   std::vector<DataCursor> cursors_between_;
   /// By loader: where its closed sample log ends, before an interrupted loop.
@@ -129,6 +146,7 @@ class AcceleratorTraining final : public RecoverableTraining {
   bool has_undo_ = false;   ///< whether the last update can be undone
   bool has_warned_of_replicas_ = false;
   bool is_extended_ = false;
+  std::unique_ptr<KeptShards> kept_shards_;  ///< with kFullyShard
   std::int64_t skipped_ = 0;  ///< bit mask of optimizers that skipped their last step
 };
 

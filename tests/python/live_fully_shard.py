@@ -1,0 +1,161 @@
+"""Jobs whose ranks hold shards of parameters and optimizer state, and are killed: the others keep their processes, no
+completed step is lost, and the end has the bits of the undisturbed run.
+
+    live_fully_shard.py LOCKSTEP ACCELERATOR_WORKER [unittest arguments]
+"""
+
+import os
+import random
+import signal
+import sys
+import tempfile
+import unittest
+
+from cases import some
+from launch_reports import recoveries
+from live_job import LiveAcceleratorTest, LiveJobTest
+
+LOCKSTEP, WORKER = map(os.path.abspath, sys.argv[1:3])
+LiveJobTest.LOCKSTEP, LiveJobTest.WORKER = LOCKSTEP, WORKER
+
+JOBS_AT_ONCE = 2
+# A rank leaves a copy where training begins, where the first loop begins, and after each step.
+COPY = 25
+
+
+class LiveFullyShard(LiveAcceleratorTest):
+    def expect_same_ends(self, cases, at_least=1, ranks=3, **options):
+        """Jobs, each with a value of LOCKSTEP_FAILPOINT, all of whose failpoints kill."""
+        self.need_failpoints()
+        cases = some(cases, 6)
+        undisturbed = self.undisturbed_end(ranks=ranks, **options)
+        for first in range(0, len(cases), JOBS_AT_ONCE):
+            jobs = [(case, self.start(ranks=ranks, environment={"LOCKSTEP_FAILPOINT": case}, **options))
+                    for case in cases[first:first + JOBS_AT_ONCE]]
+            for case, job in jobs:
+                with self.subTest(case=case):
+                    self.assertEqual(job.finish(), [0], job.errors)
+                    self.expect_failpoints(job, case)
+                    self.expect_kept(job, ranks + case.count(":kill:"))
+                    self.assertEqual(job.ends(), undisturbed, job.errors)
+                    self.assertGreaterEqual(recoveries(job.errors), at_least, job.errors)
+
+    def expect_kept(self, job, processes):
+        """Survivors kept their processes."""
+        self.assertEqual(len({pid for pid, text in job.said if text == "starts"}), processes, job.errors)
+        self.expect_lines_once(job)
+        self.assertNotIn("wrong evaluation", str(job.said))
+
+    def test_any_rank_may_die(self):
+        for backend, kind in some((("shm", "plain+fully+fused"), ("gloo", "plain+fully"), ("shm", "plain+fully"),
+                                   ("gloo", "plain+fully+fused")), 2):
+            with self.subTest(backend=backend, kind=kind):
+                self.kill_at_random([[0], [2], [1]], backend=backend, steps=80, arguments=(kind,))
+
+    def test_two_of_three_at_once(self):
+        self.kill_at_random([[0, 2], [1, 2]], steps=60, arguments=("plain+fully+fused",))
+
+    def test_one_of_two_and_of_four(self):
+        for ranks, victims in some(((2, [[1], [0]]), (4, [[3], [0, 1, 2]])), 2):
+            with self.subTest(ranks=ranks):
+                self.kill_at_random(victims, ranks=ranks, steps=60, arguments=("momentum+fully",))
+
+    def kill_at_random(self, victims, ranks=3, **options):
+        """Kills the ranks of each list, at a moment of a step that nobody has chosen."""
+        options = {"ranks": ranks, **options}
+        job = self.start(**options)
+        processes = job.wait_for_begin(ranks)
+        killed = 0
+        for victim in victims:
+            job.wait_for_step(job.last_step() + random.randint(5, 10))
+            for rank in victim:
+                os.kill(processes[rank], signal.SIGKILL)
+            killed += len(victim)
+            now = job.wait_for_begin(ranks)
+            for rank, process in processes.items():
+                (self.assertNotEqual if rank in victim else self.assertEqual)(now[rank], process, rank)
+            processes = now
+        self.assertEqual(job.finish(), [0], job.errors)
+        self.expect_kept(job, ranks + killed)
+        self.assertEqual(job.ends(), self.undisturbed_end(**options))
+
+    def test_while_a_rank_leaves_its_copy(self):
+        options = {"steps": 40, "arguments": ("plain+fully+fused",)}
+        self.expect_same_ends([f"{name}:{COPY + rank}:kill:{rank}" for rank in range(3)
+                               for name in ("shards.begin", "shards.copied", "shards.marked")], **options)
+
+    def test_while_a_rank_leaves_its_copy_over_gloo(self):
+        options = {"steps": 40, "arguments": ("plain+fully",), "backend": "gloo", "ranks": 2}
+        self.expect_same_ends([f"{name}:{COPY}:kill:{rank}" for rank in range(2)
+                               for name in ("shards.begin", "shards.copied", "shards.marked")], **options)
+
+    def test_two_ranks_around_one_copy(self):
+        options = {"steps": 40, "arguments": ("plain+fully+fused",)}
+        self.expect_same_ends([f"shards.marked:{COPY}:kill:1,shards.begin:{COPY}:kill:2",
+                               f"shards.marked:{COPY}:kill:0,shards.copied:{COPY}:kill:2",
+                               f"shards.copied:{COPY}:kill:1,recover.agreed:1:kill:0",
+                               f"shards.marked:{COPY}:kill:1,recover.compared:1:kill:2"], **options)
+
+    def test_in_collectives_of_a_step(self):
+        for backend in some(("shm", "gloo"), 2):
+            options = {"steps": 40, "arguments": ("plain+fully+fused",), "backend": backend}
+            self.expect_same_ends([f"collective.{name}:{count}:kill:{count % 3}" for name, count in
+                                   (("begin", 301), ("started", 302), ("done", 303))], **options)
+
+    def test_in_recovery(self):
+        options = {"steps": 40, "arguments": ("plain+fully+fused",)}
+        self.expect_same_ends([f"shards.begin:{COPY}:kill:1,{place}:kill:0" for place in
+                               ("recover.begin:1", "recover.left:1", "recover.placed:1", "recover.grouped:2",
+                                "recover.send:1", "recover.described:1", "recover.agreed:1")], **options)
+
+    def test_all_but_the_rank_that_has_just_received_the_memory(self):
+        self.expect_same_ends([f"shards.begin:{COPY}:kill:1,shards.begin:{COPY + 6}:kill:0,shards.begin:{COPY + 6}:kill:2"],
+                              steps=40, arguments=("plain+fully",))
+
+    def test_in_an_evaluation(self):
+        for kind in some(("plain", "tail", "inner"), 3):
+            with self.subTest(kind=kind), tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+                options = {"steps": 60, "arguments": (f"{kind}+fully+fused",)}
+                job = self.start(environment={"ACCELERATOR_WORKER_FAULT": "evaluation",
+                                              "ACCELERATOR_WORKER_FOLDER": folder}, **options)
+                self.assertEqual(job.finish(), [0], job.errors)
+                self.expect_kept(job, 4)
+                self.assertEqual(job.ends(), self.undisturbed_end(**options))
+                self.assertEqual(recoveries(job.errors), 1, job.errors)
+                self.expect_audited(folder)
+
+    def test_every_kind_of_step(self):
+        for kind in some(("accumulate+uneven", "fp16", "bf16+syncbn", "lion", "manual"), 3):
+            with self.subTest(kind=kind):
+                self.kill_at_random([[1]], ranks=2, steps=40, arguments=(f"{kind}+fully",))
+
+    def test_while_ranks_save(self):
+        """The snapshot is whole all the same, and each of the others' steps counts."""
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+            options = {"steps": 40, "ranks": 2, "arguments": ("save+fully+fused",)}
+            self.need_failpoints()
+            job = self.start(environment={"LOCKSTEP_FAILPOINT": "file.write:4:kill:0", "ACCELERATOR_WORKER_FOLDER": folder},
+                             **options)
+            self.assertEqual(job.finish(), [0], job.errors)
+            self.expect_kept(job, 3)
+            self.assertEqual(job.ends(), self.undisturbed_end(steps=40, ranks=2, arguments=("plain+fully+fused",)))
+
+    def test_more_and_fewer_ranks_go_on_from_the_copies(self):
+        job = self.start("--standalone", "--max-restarts=3", steps=1200, arguments=("plain+fully+fused",))
+        processes = job.wait_for_begin(3)
+        for ranks in (2, 4, 1, 3):
+            job.wait_for_step(job.last_step() + 10)
+            self.scale(job, ranks)
+            now = job.wait_for_begin(ranks)
+            self.assertTrue(set(now.values()) & set(processes.values()))
+            processes = now
+        self.assertEqual(job.finish(), [0], job.errors)
+        self.expect_no_step_lost(job)
+        self.assertEqual(len(job.ends()), 1)
+
+    def test_a_standby_worker_takes_a_rank(self):
+        self.expect_standby_takes_ranks(steps=120, arguments=("plain+fully+fused",))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0]] + sys.argv[3:])
