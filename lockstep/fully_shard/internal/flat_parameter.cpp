@@ -223,9 +223,10 @@ void FlatParameter::gather_alone(const at::Tensor& values) {
 void FlatParameter::drop_pass() noexcept {
   if (sent_.defined()) {
     auto* const storage = full_.storage().unsafeGetStorageImpl();
-    lost_gather_ = LostGather{.work = std::exchange(gathering_, {}),
-                    .sent = std::exchange(sent_, {}),
-                    .received = storage->set_data_ptr(at::DataPtr(nullptr, full_.device()))};
+    lost_gather_ =
+        LostGather{.work = std::exchange(gathering_, {}),
+                   .sent = std::exchange(sent_, {}),
+                   .received = storage->set_data_ptr(at::DataPtr(nullptr, full_.device()))};
   }
   free_memory(full_);
   drop_gradients();

@@ -7,6 +7,7 @@
 
 #include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/ScalarType.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
@@ -146,7 +147,8 @@ int AcceleratorTraining::expected_updates() const {
 }
 
 void AcceleratorTraining::begin_update(AcceleratorState::PreparedOptimizerState& stepped) {
-  has_undo_ = (++updates_ < expected_updates() || is_extended_) && !kept_shards_;
+  const bool may_undo = ++updates_ < expected_updates() || is_extended_;
+  has_undo_ = may_undo && state_.options_.strategy != Strategy::kFullyShard;
   if (!has_undo_) return;
   ++undone_updates_;
   if (undos_.contains(stepped.optimizer)) return;
@@ -548,6 +550,24 @@ std::string AcceleratorState::why_shards_not_recoverable() const {
   if (replicas.size() != 1 || optimizers.size() != 1)
     return "strategy kFullyShard with several models or optimizers";
   if (!group_.device().is_cpu()) return "strategy kFullyShard on devices";
+  // The groups that a number makes are of the ranks that there were.
+  if (options_.fully_shard.reshard_after_forward.ranks()) {
+    return "strategy kFullyShard with a number as reshard_after_forward";
+  }
+  const TensorDict pieces = replicas.front()->sharded()->named_parameters();
+  const auto& groups = optimizers.front()->optimizer->param_groups();
+  for (const auto& group : groups) {
+    for (const at::Tensor& parameter : group.params()) {
+      const bool is_piece = std::ranges::any_of(
+          pieces, [&](const auto& piece) { return piece.second.is_same(parameter); });
+      if (!is_piece) return "strategy kFullyShard with a parameter that is not the model's";
+      // Their states may have different dtypes, of which the copy has one.
+      if (groups.size() > 1 && c10::isReducedFloatingType(parameter.scalar_type())) {
+        return concat("strategy kFullyShard with several parameter groups of ",
+                      c10::toString(parameter.scalar_type()));
+      }
+    }
+  }
   const auto domain = static_cast<std::int64_t>(std::hash<std::string>()(memory_domain()));
   const auto rows = gather_rows(group_, {domain});
   const bool is_one_machine =
@@ -669,9 +689,11 @@ void AcceleratorState::set_while_waiting(std::function<void()> while_waiting) {
 
 bool AcceleratorState::end_training() {
   if (!recovery_ || !recovery_->is_active()) return true;
-  flush_lines();
+  const bool counts_later = options_.strategy == Strategy::kFullyShard;
+  if (!counts_later) flush_lines();
   if (!is_discarding() && !loaders.empty()) training_->set_cursor(loaders.front()->cursor());
   recovery_->boundary(BoundaryKind::kTrainingEnd);
+  if (counts_later) flush_lines();
   return recovery_->phase() == RecoveryPhase::kEnded;
 }
 

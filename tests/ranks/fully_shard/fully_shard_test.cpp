@@ -488,5 +488,17 @@ TEST_F(FullyShard, RunsTheExampleOfTheGuide) {
   EXPECT_TRUE(at::equal(plain(tokens(0)), model(tokens(0))));
 }
 
+// Another one there.
+TEST_F(FullyShard, ReshardsAsInTheGuide) {
+  if (world_size_ % 2 != 0) GTEST_SKIP() << "pairs of ranks";
+  using Transformer = ShardNet;
+
+  auto model = lockstep::fully_shard(Transformer(), {.reshard_after_forward = 2});
+
+  token_loss(model(tokens(0)), targets(0)).backward();
+  EXPECT_TRUE(std::ranges::any_of(model.parameters(),
+                                  [](const at::Tensor& piece) { return piece.grad().defined(); }));
+}
+
 }  // namespace
 }  // namespace lockstep::testing
