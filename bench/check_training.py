@@ -63,22 +63,23 @@ class Report(unittest.TestCase):
     def test_says_where_another_is_ahead(self):
         rows = report.summarize([run_of("lockstep", 1), run_of("fabric", 0.5)])
         self.assertEqual(report.behind_of(rows),
-                         ["toy, 10-10-5, DDP, 2 processes: a step takes 1 ms, 0.5 ms with Fabric."])
+                         ["toy, 10-10-5, SGD, DDP, 2 processes: a step takes 1 ms, 0.5 ms with Fabric."])
         self.assertEqual(report.behind_of(report.summarize([run_of("lockstep", 1),
                                                             run_of("fabric", 0.99)])), [])
         rows = report.summarize([run_of("lockstep", 1, processes=1), run_of("lockstep", 2),
                                  run_of("fabric", 2, processes=1), run_of("fabric", 3)])
         self.assertEqual(report.behind_of(rows), [
-            "toy, 10-10-5, DDP, 2 processes: two processes reach 50% of twice one, 67% with Fabric."])
+            "toy, 10-10-5, SGD, DDP, 2 processes: two processes reach 50% of twice one, 67% with Fabric."])
 
     def test_the_page_and_the_readme_show_what_was_measured(self):
         measured = json.loads((ROOT / "docs/training.json").read_text(encoding="utf-8"))
         rows = report.summarize(measured["runs"])
         readme = (ROOT / "README.md").read_text(encoding="utf-8")
         self.assertEqual(len(report.readme_rows_of(rows)), 5)
-        for row in report.readme_rows_of(rows):
+        step = json.loads((ROOT / "docs/step.json").read_text(encoding="utf-8"))
+        for row in [*report.readme_rows_of(rows), report.step_row_of(step)]:
             self.assertIn(row, readme)
-        self.assertEqual(report.page_of(measured, rows),
+        self.assertEqual(report.page_of(measured, rows, step),
                          (ROOT / "docs/training.html").read_text(encoding="utf-8"))
 
 
@@ -112,9 +113,9 @@ class Training(unittest.TestCase):
             for value in [run["epoch_s"], run["start_up_s"], run["peak_kb"]]:
                 self.assertGreater(value, 0)
         table = self.run_script("report.py", str(self.json), f"--html={self.html}").stdout
-        self.assertIn("| Linear(20, 1), DDP, 2 processes |", table)
+        self.assertIn("| Linear(20, 1), SGD, DDP, 2 processes |", table)
         page = self.html.read_text(encoding="utf-8")
-        for text in ("Linear(20, 1), DDP, 2 processes", "Goals", "Where Lockstep is not ahead",
+        for text in ("Linear(20, 1), SGD, DDP, 2 processes", "Goals", "Where Lockstep is not ahead",
                      'class="pytorch"'):
             self.assertIn(text, page)
         for outside in ("<script", "http:", "https:", "src="):

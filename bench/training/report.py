@@ -2,7 +2,9 @@
 """Makes a page of what bench/training/run.py measured: one HTML file with its plots that needs
 nothing else, and on the standard output the tables in Markdown, after the rows of the README's.
 
-    bench/training/report.py training.json --html=docs/training.html    # needs: pip install jinja2
+    bench/training/report.py training.json --step=step.json --html=docs/training.html    # needs: pip install jinja2
+
+--step adds whole steps with AdamW, which bench/step/run.py --python measured.
 """
 import argparse
 import json
@@ -14,8 +16,12 @@ HERE = pathlib.Path(__file__).resolve().parent
 FRAMEWORKS = {"lockstep": "Lockstep", "pytorch": "PyTorch",
               "pytorch-kept": "PyTorch, memory kept", "accelerate": "Accelerate",
               "fabric": "Fabric"}
-TASKS = {"toy": "toy, 10-10-5", "linear": "Linear(20, 1)", "mlp": "MLP, 8.5 M parameters",
-         "mingpt": "minGPT, 0.9 M parameters", "resnet18": "ResNet-18, CIFAR-100"}
+TASKS = {"toy": "toy, 10-10-5, SGD", "linear": "Linear(20, 1), SGD", "mlp": "MLP, 8.5 M parameters, SGD",
+         "mingpt": "minGPT, 0.9 M parameters, AdamW", "resnet18": "ResNet-18, CIFAR-100, SGD"}
+# Of bench/step/run.py.
+MODELS = {"mlp": "MLP, 8.5 M parameters", "mingpt": "minGPT, 0.9 M parameters", "resnet18": "ResNet-18, CIFAR-100"}
+PEERS = {"pytorch-fused": "PyTorch DDP over Gloo, fused AdamW", "pytorch-foreach": "the same, foreach",
+         "libtorch": "LibTorch's AdamW, all-reduce over Gloo"}
 PARALLEL = {"ddp": "DDP", "dp": "DP", "none": "no exchange"}
 KEY = ("task", "parallel", "precision", "processes", "framework")
 # What is drawn and compared: heading, unit, whether more is better.
@@ -179,6 +185,45 @@ def goals_of(rows):
 GOALS_HEADING = ["", "goal", "reached", "met"]
 
 
+STEP_HEADING = ["", "one copy per machine", "replicas", *PEERS.values()]
+
+
+def ways_of(step, model):
+    """{way: row} where processors were placed as in most steps."""
+    by_placement = {}
+    for row in step["rows"]:
+        if row["model"] == model:
+            by_placement.setdefault(row["placement"], {})[row["way"]] = row
+    needed = {"none", "one-copy", "replicas", *PEERS}
+    whole = [rows for rows in by_placement.values() if needed <= set(rows)]
+    return max(whole, key=lambda rows: rows["one-copy"]["steps"]) if whole else None
+
+
+def step_table_of(step):
+    """Whole steps with AdamW, as cells; a peer's with how many times longer than one copy's they are."""
+    lines = []
+    for model, name in MODELS.items():
+        ways = ways_of(step, model)
+        if not ways:
+            continue
+        for field, label in (("ms", name), ("after_backward_ms", "of it after backward")):
+            one_copy = ways["one-copy"][field]
+            if one_copy <= 0:  # Within the spread of forward and backward.
+                continue
+            cells = [label, number(one_copy), number(ways["replicas"][field])]
+            cells += [f"{number(ways[peer][field])} ({ways[peer][field] / one_copy:.2g} ×)" for peer in PEERS]
+            lines.append(cells)
+    return lines
+
+
+def step_row_of(step):
+    """The row of the README's table with the whole step of the MLP, in Markdown."""
+    ways = ways_of(step, "mlp")
+    ours, pytorch = ways["one-copy"]["ms"], ways["pytorch-fused"]["ms"]
+    return (f"| training step, {MODELS['mlp']}, AdamW, one copy per machine | {number(ours)} ms | "
+            f"PyTorch DDP, fused AdamW {number(pytorch)} ms | {pytorch / ours:.2g} × |")
+
+
 def readme_rows_of(rows):
     """The rows of the README's table of speed, in Markdown, up to the ratio."""
     lines = []
@@ -221,7 +266,7 @@ def markdown_of(heading, lines):
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [heading, rule, *lines])
 
 
-def page_of(report, rows):
+def page_of(report, rows, step):
     import jinja2
     loader = jinja2.FileSystemLoader(HERE)
     template = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True,
@@ -232,13 +277,15 @@ def page_of(report, rows):
                            table_heading=TABLE_HEADING,
                            table=table_of(rows), scaling_heading=SCALING_HEADING,
                            scaling=scaling_of(rows), goals_heading=GOALS_HEADING,
-                           goals=goals_of(rows), behind=behind_of(rows), charts=charts_of(rows))
+                           goals=goals_of(rows), behind=behind_of(rows), charts=charts_of(rows), step=step,
+                           step_heading=STEP_HEADING, step_table=step_table_of(step) if step else [])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", help="what run.py --json=FILE wrote")
+    parser.add_argument("--step", help="what bench/step/run.py --python --json=FILE wrote")
     parser.add_argument("--html", help="the page to write")
     arguments = parser.parse_args()
     try:
@@ -246,11 +293,12 @@ def main():
         rows = summarize(report["runs"])
     except (OSError, ValueError, KeyError) as error:
         sys.exit(f"report.py: {arguments.results} is not what run.py --json wrote: {error!r}")
-    print(*readme_rows_of(rows), sep="\n", end="\n\n")
+    step = json.loads(pathlib.Path(arguments.step).read_text(encoding="utf-8")) if arguments.step else None
+    print(*readme_rows_of(rows), *([step_row_of(step)] if step else []), sep="\n", end="\n\n")
     print(markdown_of(TABLE_HEADING, table_of(rows)), end="\n\n")
     print(markdown_of(SCALING_HEADING, scaling_of(rows)))
     if arguments.html:
-        pathlib.Path(arguments.html).write_text(page_of(report, rows), encoding="utf-8")
+        pathlib.Path(arguments.html).write_text(page_of(report, rows, step), encoding="utf-8")
 
 
 if __name__ == "__main__":
