@@ -68,24 +68,39 @@ UnnamedCommError lost(const std::vector<int>& ranks) {
 void LinkedGroups::link(const std::vector<ProcessGroup>& groups) {
   const std::int64_t number = agree_on_number(groups);
   if (state_of(groups.front()).while_waiting) return;
-  const std::shared_ptr<LinkedGroups> linked(new LinkedGroups(
-      groups,
-      hierarchical::FailureNote(
-          c10::make_intrusive<c10d::PrefixStore>(concat("linked groups/", number),
-                                                 store_below(groups.front())),
-          named_ranks_of(groups.front())[static_cast<std::size_t>(groups.front().rank())])));
+  std::shared_ptr<LinkedGroups> linked;
+  for (const ProcessGroup& group : groups) {
+    if (!linked) linked = std::dynamic_pointer_cast<LinkedGroups>(state_of(group).failure);
+  }
+  if (linked) {
+    linked->add(groups);
+  } else {
+    linked.reset(new LinkedGroups(
+        groups,
+        hierarchical::FailureNote(
+            c10::make_intrusive<c10d::PrefixStore>(concat("linked groups/", number),
+                                                   store_below(groups.front())),
+            named_ranks_of(groups.front())[static_cast<std::size_t>(groups.front().rank())])));
+  }
   for (const ProcessGroup& group : groups) state_of(group).failure = linked;
 }
 
 LinkedGroups::LinkedGroups(const std::vector<ProcessGroup>& groups, hierarchical::FailureNote note)
     : note_(std::move(note)) {
-  for (const ProcessGroup& group : groups) {
-    members_.push_back(
-        {.name = group.name(), .ranks = named_ranks_of(group), .backend = state_of(group).backend});
-  }
+  add(groups);
   const ProcessGroup& first = groups.front();
   name_ = first.name().substr(0, first.name().find('/'));
   rank_ = members_.front().ranks[static_cast<std::size_t>(first.rank())];
+}
+
+void LinkedGroups::add(const std::vector<ProcessGroup>& groups) {
+  for (const ProcessGroup& group : groups) {
+    const bool is_known =
+        std::ranges::find(members_, group.name(), &Member::name) != members_.end();
+    if (is_known) continue;
+    members_.push_back(
+        {.name = group.name(), .ranks = named_ranks_of(group), .backend = state_of(group).backend});
+  }
 }
 
 // Shared memory shows who has ended; connections break for other reasons, too.
@@ -152,12 +167,17 @@ void LinkedGroups::rethrow() {
     if (!first) {
       const bool is_guess = !seen.by_itself && seen.error.failure() == CommFailure::kPeerLost;
       first = is_guess ? lost({}) : seen.error;
-    } else if (first->ranks().empty() && seen.by_itself) {
+    } else if (first->failure() == CommFailure::kPeerLost && first->ranks().empty() &&
+               seen.by_itself) {
       first = seen.error;
     }
     const bool is_own =
         first->failure() == CommFailure::kOther && first->ranks() == std::vector<int>{rank_};
-    if (is_own) throw;
+    // This rank's own error says which call each rank waits in.
+    const bool is_nameless_timeout = first->failure() == CommFailure::kTimeout &&
+                                     first->ranks().empty() &&
+                                     seen.error.failure() == CommFailure::kTimeout;
+    if (is_own || is_nameless_timeout) throw;
     const ErrorFields fields{.operation = error.fields().operation,
                              .group = name_,
                              .own_rank = rank_,

@@ -25,8 +25,9 @@ class NativeBackend;
 /// Errors: rethrow() throws PeerLost, TimeoutError and PeerFailed; else the error itself.
 class LinkedGroups final : public GroupFailure {
  public:
-  /// Where the launcher tells ranks of failures (InitOptions::while_waiting) it links nothing.
-  /// Collective over the groups, of which the ranks form a grid.
+  /// Groups of another mesh that has one of them are linked with these, too. Where the launcher
+  /// tells ranks of failures (InitOptions::while_waiting) it links nothing. Collective over the
+  /// groups, of which the ranks form a grid.
   static void link(const std::vector<ProcessGroup>& groups);
 
   [[noreturn]] void rethrow() override;
@@ -44,6 +45,7 @@ class LinkedGroups final : public GroupFailure {
   };
 
   LinkedGroups(const std::vector<ProcessGroup>& groups, hierarchical::FailureNote note);
+  void add(const std::vector<ProcessGroup>& groups);
   Seen see(const OperationError& error) const;
   std::vector<int> lost_on_own_machine() const;
   void end_all() const;
