@@ -40,6 +40,14 @@ class LiveFullyShard(LiveAcceleratorTest):
                     self.assertEqual(job.ends(), undisturbed, job.errors)
                     self.assertGreaterEqual(recoveries(job.errors), at_least, job.errors)
 
+    def expect_no_step_lost(self, job):
+        """No process goes back; a step that is void as not all ranks have left their copies is made again."""
+        made = {}
+        for pid, text in job.said:
+            if text.startswith("step "):
+                self.assertGreaterEqual(int(text.split()[1]), made.get(pid, -1), f"{pid} went back")
+                made[pid] = int(text.split()[1])
+
     def expect_kept(self, job, processes):
         """Survivors kept their processes."""
         self.assertEqual(len({pid for pid, text in job.said if text == "starts"}), processes, job.errors)
