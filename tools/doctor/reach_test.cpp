@@ -15,7 +15,7 @@ namespace {
 // Far more than anything here takes.
 constexpr std::chrono::milliseconds kPatience{20'000};
 
-// None of those that the kernel gives to sockets without one: another test may get it meanwhile.
+// Below the range of ports that the kernel assigns, so that no other test gets it meanwhile.
 std::uint16_t free_port() {
   static auto port = static_cast<std::uint16_t>(12'000 + ::getpid() % 15'000);
   while (true) {

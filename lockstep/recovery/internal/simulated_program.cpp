@@ -136,7 +136,7 @@ SimulatedTraining::Task SimulatedTraining::Process::update(int optimizer) {
     ++undone_updates;
     if (!undo) undo = model;
   }
-  // Where no copy of the end is kept, ranks begin anew if one fails when others have ended.
+  // Without a copy of the end, ranks start from the beginning if one fails after others have ended.
   if (job.is_trained_ && !state.keeps_shards)
     job.fail(concat("process ", id, " makes a step after the training's end"));
   const int first = loader.epoch * job.options_.batches + loader.batch - batches_of_step;
