@@ -2,16 +2,16 @@
 
 #include <algorithm>
 
+#include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
-#include <boost/beast/http/string_body.hpp>
-#include <boost/beast/http/write.hpp>
 #include <boost/beast/websocket/rfc6455.hpp>
 #include <unistd.h>
 
 #include "launcher/agents/handshake.h"
+#include "launcher/agents/http_message.h"
 #include "launcher/agents/sealed_connection.h"
 #include "launcher/job/console.h"
 #include "lockstep/base/internal/concat.h"
@@ -50,7 +50,7 @@ struct ControlServer::PendingClient {
   WebSocket socket;
   beast::flat_buffer received{kMostGreetingBytes};
   http::request_parser<http::empty_body> parser;
-  http::response<http::string_body> response;
+  std::string response;
   std::string server_nonce;
   std::string server_proof;
 
@@ -190,13 +190,10 @@ void ControlServer::await_first_report(const std::shared_ptr<Agent>& agent) {
 
 void ControlServer::answer(const std::shared_ptr<PendingClient>& stranger, unsigned status,
                            const std::string& text) {
-  stranger->response = {http::int_to_status(status), stranger->parser.get().version()};
-  stranger->response.set(handshake::kRefusal, handshake::one_line(text));
-  stranger->response.set(http::field::content_type, "text/plain");
-  stranger->response.keep_alive(false);
-  stranger->response.body() = text + "\n";
-  stranger->response.prepare_payload();
-  http::async_write(stranger->stream(), stranger->response,
+  stranger->response = http_response(
+      status, {{handshake::kRefusal, handshake::one_line(text)}, {"Content-Type", "text/plain"}},
+      text + "\n");
+  asio::async_write(stranger->stream(), asio::buffer(stranger->response),
                     [this, alive = std::weak_ptr(alive_), stranger](error_code, std::size_t) {
                       if (!alive.expired()) forget(stranger);
                     });

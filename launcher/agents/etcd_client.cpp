@@ -3,13 +3,14 @@
 #include <algorithm>
 
 #include <boost/asio/post.hpp>
+#include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
-#include <boost/beast/http/write.hpp>
 
+#include "launcher/agents/http_message.h"
 #include "launcher/agents/sealed_connection.h"
 #include "lockstep/base/internal/concat.h"
 
@@ -29,7 +30,7 @@ struct EtcdClient::Call {
 
   beast::tcp_stream stream;
   std::string where;
-  http::request<http::string_body> request;
+  std::string request;
   http::response_parser<http::string_body> parser;
   beast::flat_buffer received;
   Handler handler;
@@ -51,12 +52,10 @@ void EtcdClient::ask(const etcd::Request& request, Handler handler) {
   const auto call = std::make_shared<Call>(io_, std::move(handler));
   calls_.push_back(call);
   call->where = concat("etcd at ", address.host, " port ", address.port);
-  call->request = {http::verb::post, request.path, 11};
-  call->request.set(http::field::host, concat(address.host, ":", address.port));
-  call->request.set(http::field::content_type, "application/json");
-  call->request.keep_alive(false);
-  call->request.body() = request.body;
-  call->request.prepare_payload();
+  call->request = http_request(
+      "POST", request.path,
+      {{"Host", concat(address.host, ":", address.port)}, {"Content-Type", "application/json"}},
+      request.body);
   call->stream.expires_after(kPatience);
   auto& endpoints = resolved_[turn_];
   if (endpoints.empty()) {
@@ -93,7 +92,7 @@ void EtcdClient::exchange(const std::shared_ptr<Call>& call) {
     if (error) return read(error, 0);
     http::async_read(call->stream, call->received, call->parser, read);
   };
-  http::async_write(call->stream, call->request, written);
+  asio::async_write(call->stream, asio::buffer(call->request), written);
 }
 
 void EtcdClient::end(const std::shared_ptr<Call>& call, const Answer& answer) {

@@ -14,7 +14,8 @@
 
 namespace lockstep::inline internal {
 
-using WebSocket = boost::beast::websocket::stream<boost::beast::tcp_stream>;
+/// Without compression: what is encrypted does not compress.
+using WebSocket = boost::beast::websocket::stream<boost::beast::tcp_stream, false>;
 
 /// Exchanges encrypted messages between two agents over a WebSocket (RFC 6455).
 /// Threads: the agent's only thread; handlers run in the socket's io_context.

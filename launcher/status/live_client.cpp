@@ -4,12 +4,13 @@
 #include <memory>
 
 #include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
-#include <boost/beast/http/write.hpp>
 
+#include "launcher/agents/http_message.h"
 #include "lockstep/base/error.h"
 #include "lockstep/os/socket/unix_socket.h"
 
@@ -29,10 +30,7 @@ class Question {
   Question(asio::io_context& io, const std::filesystem::path& path, const LiveRequest& request,
            LiveReply& reply)
       : socket_(io), reply_(reply) {
-    request_ = {http::string_to_verb(request.method), request.target, 11};
-    request_.set(http::field::host, "localhost");
-    request_.body() = request.body;
-    request_.prepare_payload();
+    request_ = http_request(request.method, request.target, {{"Host", "localhost"}}, request.body);
     parser_.body_limit(kLongestAnswerBytes);
     try {
       UniqueFd fd = connect_to_path(path);
@@ -45,7 +43,7 @@ class Question {
       return;
     }
     reply.trouble = "does not answer";
-    http::async_write(socket_, request_, [this](error_code error, std::size_t) {
+    asio::async_write(socket_, asio::buffer(request_), [this](error_code error, std::size_t) {
       if (error) return fail(error);
       http::async_read(socket_, received_, parser_, [this](error_code failed, std::size_t) {
         if (failed) return fail(failed);
@@ -68,7 +66,7 @@ class Question {
 
   asio::local::stream_protocol::socket socket_;
   LiveReply& reply_;
-  http::request<http::string_body> request_;
+  std::string request_;
   beast::flat_buffer received_;
   http::response_parser<http::string_body> parser_;
 };

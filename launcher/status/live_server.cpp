@@ -2,14 +2,15 @@
 
 #include <array>
 
+#include <boost/asio/write.hpp>
 #include <boost/beast/core/basic_stream.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
-#include <boost/beast/http/write.hpp>
 #include <fcntl.h>
 
+#include "launcher/agents/http_message.h"
 #include "lockstep/base/internal/concat.h"
 
 namespace lockstep::inline internal {
@@ -35,7 +36,7 @@ struct LiveServer::Connection {
   beast::basic_stream<Protocol> stream;
   beast::flat_buffer received{kMostHeaderBytes + kMostBodyBytes};
   http::request_parser<http::string_body> parser;
-  http::response<http::string_body> response;
+  std::string response;
   /// For what comes after the request, which nobody reads.
   std::array<char, 512> rest{};
 };
@@ -81,16 +82,12 @@ void LiveServer::answer(const std::shared_ptr<Connection>& connection) {
   const LiveAnswer answer = answer_of({.method = std::string(request.method_string()),
                                        .target = std::string(request.target()),
                                        .body = request.body()});
-  auto& response = connection->response;
-  response = {http::int_to_status(answer.status), request.version()};
-  response.set(http::field::content_type, answer.content_type);
-  response.set(http::field::cache_control, "no-store");
-  response.keep_alive(false);
-  response.body() = answer.body;
-  response.prepare_payload();
+  connection->response = http_response(
+      answer.status, {{"Content-Type", answer.content_type}, {"Cache-Control", "no-store"}},
+      answer.body);
   connection->stream.expires_after(limits_.timeout);
-  http::async_write(
-      connection->stream, response,
+  asio::async_write(
+      connection->stream, asio::buffer(connection->response),
       [this, alive = std::weak_ptr(alive_), connection](error_code error, std::size_t) {
         if (alive.expired() || error == asio::error::operation_aborted) return;
         if (error) return forget(connection);
