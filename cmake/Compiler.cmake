@@ -15,7 +15,7 @@ set(LOCKSTEP_OPTIMIZATION "-O2" CACHE STRING "How libraries are optimised in rel
 set(CMAKE_CXX_FLAGS_RELEASE "${LOCKSTEP_OPTIMIZATION}")
 # For folders without LibTorch: their time goes to system calls.
 set(LOCKSTEP_CORE_FLAGS "$<$<CONFIG:Release>:-O1>")
-# For examples: the kernels that take the time are in LibTorch.
+# For examples, and folders without loops over elements of tensors: the kernels that take the time are in LibTorch.
 set(LOCKSTEP_SHORT_BUILD_FLAGS "$<$<CONFIG:Release>:-O1;-g0>")
 # For programs of tests, and the commands of tools, which parse flags by templates of CLI11: -O0 takes half the time of
 # -O1 to compile. The folders that they call keep their flags.

@@ -1,7 +1,7 @@
-# lockstep_folder(<name> [TORCH] SOURCES ... TESTS ... DEPENDS ...)
+# lockstep_folder(<name> [TORCH] [SHORT_BUILD] SOURCES ... TESTS ... DEPENDS ...)
 # One static library a folder: lockstep::comm for lockstep/comm, lockstep::launcher_job for launcher/job. Files
 # are listed, never globbed. The tests beside the sources are collected: those of folders without LibTorch run
-# in `core_tests`, the others in `torch_tests`.
+# in `core_tests`, the others in `torch_tests`. SHORT_BUILD: it has no loop over elements of tensors.
 #
 # lockstep_tool(<name> [TORCH] SOURCES ... TESTS ... DEPENDS ...)
 # A command of the program `lockstep`: tools/<name>/. With TORCH it is the program lockstep-<name>, which `lockstep <name>`
@@ -11,12 +11,13 @@ include(GNUInstallDirs)
 define_property(GLOBAL PROPERTY LOCKSTEP_FOLDERS BRIEF_DOCS "Folders of the library" FULL_DOCS "Folders of the library")
 define_property(GLOBAL PROPERTY LOCKSTEP_CORE_FOLDERS BRIEF_DOCS "Folders without LibTorch" FULL_DOCS "Folders without LibTorch")
 define_property(GLOBAL PROPERTY LOCKSTEP_TORCH_FOLDERS BRIEF_DOCS "Folders with LibTorch" FULL_DOCS "Folders with LibTorch")
-define_property(GLOBAL PROPERTY LOCKSTEP_COMMANDS BRIEF_DOCS "Tools in the program lockstep" FULL_DOCS "Tools in the program lockstep")
+define_property(GLOBAL PROPERTY LOCKSTEP_COMMANDS BRIEF_DOCS "Commands of lockstep" FULL_DOCS "Sources of tools in lockstep")
+define_property(GLOBAL PROPERTY LOCKSTEP_COMMAND_LIBRARIES BRIEF_DOCS "What they need" FULL_DOCS "Libraries of those sources")
 define_property(GLOBAL PROPERTY LOCKSTEP_CORE_TESTS BRIEF_DOCS "Test sources" FULL_DOCS "Test sources")
 define_property(GLOBAL PROPERTY LOCKSTEP_TORCH_TESTS BRIEF_DOCS "Test sources" FULL_DOCS "Test sources")
 
 function(lockstep_folder name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "SOURCES;TESTS;DEPENDS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;SHORT_BUILD" "" "SOURCES;TESTS;DEPENDS")
   string(REPLACE "/" "_" short "${name}")
   set(target lockstep_${short})
   add_library(${target} STATIC ${arg_SOURCES})
@@ -34,6 +35,9 @@ function(lockstep_folder name)
     # The target `torch`, not ${TORCH_LIBRARIES}: the latter writes absolute paths into the export.
     target_link_libraries(${target} PUBLIC torch)
     lockstep_precompiled_headers(${target} torch)
+    if(arg_SHORT_BUILD)
+      target_compile_options(${target} PRIVATE ${LOCKSTEP_SHORT_BUILD_FLAGS})
+    endif()
     set(kind TORCH)
   else()
     target_compile_options(${target} PRIVATE ${LOCKSTEP_CORE_FLAGS})
@@ -62,17 +66,27 @@ if(SKBUILD)
 endif()
 
 function(lockstep_tool name)
-  lockstep_folder(tools/${name} ${ARGN})
-  target_link_libraries(lockstep_tools_${name} PUBLIC CLI11::CLI11)
-  if("TORCH" IN_LIST ARGN)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "SOURCES;TESTS;DEPENDS")
+  if(arg_TORCH)
+    lockstep_folder(tools/${name} ${ARGN})
+    target_link_libraries(lockstep_tools_${name} PUBLIC CLI11::CLI11)
     lockstep_installed_program(lockstep-${name} main.cpp lockstep::tools_${name})
     return()
   endif()
-  set_property(GLOBAL APPEND PROPERTY LOCKSTEP_COMMANDS lockstep::tools_${name})
-  # What parses flags by templates.
-  set(commands ${ARGN})
+  # What parses flags by templates of CLI11 is read as one file: tools/CMakeLists.txt. The rest has tests.
+  set(commands ${arg_SOURCES})
   list(FILTER commands INCLUDE REGEX "_command\\.cpp$")
-  set_source_files_properties(${commands} PROPERTIES COMPILE_OPTIONS "${LOCKSTEP_UNOPTIMIZED_FLAGS}")
+  list(REMOVE_ITEM arg_SOURCES ${commands})
+  foreach(command ${commands})
+    set_property(GLOBAL APPEND PROPERTY LOCKSTEP_COMMANDS "${CMAKE_CURRENT_SOURCE_DIR}/${command}")
+  endforeach()
+  if(arg_SOURCES)
+    lockstep_folder(tools/${name} SOURCES ${arg_SOURCES} TESTS ${arg_TESTS} DEPENDS ${arg_DEPENDS})
+    set(arg_DEPENDS tools/${name})
+  endif()
+  list(TRANSFORM arg_DEPENDS REPLACE "/" "_")
+  list(TRANSFORM arg_DEPENDS PREPEND "lockstep::")
+  set_property(GLOBAL APPEND PROPERTY LOCKSTEP_COMMAND_LIBRARIES ${arg_DEPENDS})
 endfunction()
 
 # lockstep_installed_program(<target> <source> <libraries>): a program that is installed beside `lockstep`.
