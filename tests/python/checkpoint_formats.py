@@ -15,7 +15,6 @@ import unittest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-import torch.multiprocessing as mp
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.device_mesh import init_device_mesh
@@ -27,6 +26,8 @@ try:
     from safetensors.torch import load_file, save_file
 except ImportError:
     load_file = None
+
+from pytorch_ranks import run_pytorch_ranks
 
 LOCKSTEP = ""
 FLOAT8 = [torch.float8_e4m3fn, torch.float8_e5m2]
@@ -136,7 +137,7 @@ class Formats(unittest.TestCase):
 
     def run_ranks(self, function, world_size, *arguments):
         store = self.path(f"store-{function.__name__}-{world_size}")
-        mp.spawn(function, (world_size, store, *arguments), nprocs=world_size)
+        run_pytorch_ranks(function, (world_size, store, *arguments), world_size)
 
     def load_distributed(self, folder):
         dcp_to_torch_save(folder, folder + ".python.pt")

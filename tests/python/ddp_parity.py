@@ -21,9 +21,10 @@ warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
+from pytorch_ranks import run_pytorch_ranks
 
 WORKER, LOCKSTEP, DIGITS = sys.argv[1:4]
 STEPS = 100
@@ -139,7 +140,7 @@ def compare_with_pytorch(with_norm, compress=False, mixed=False):
         torch.save(net.state_dict(), f"{folder}/initial.pt")
         with open(f"{folder}/initial.bin", "wb") as file:
             file.write(bytes(state_of(net).untyped_storage()))
-        mp.spawn(pytorch_rank, (2, folder, with_norm, compress, mixed), nprocs=2)
+        run_pytorch_ranks(pytorch_rank, (2, folder, with_norm, compress, mixed), 2)
         ours = lockstep_job(folder, "two", 2, 32, with_norm, compress, mixed)
         for rank in range(2):
             losses, state, scales = torch.load(f"{folder}/pytorch.{rank}")

@@ -22,12 +22,12 @@ warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from cases import some
 from free_ports import free_port
+from pytorch_ranks import run_pytorch_ranks
 from rank_process import RankProcess, place
 
 LOCKSTEP, WORKER = map(os.path.abspath, sys.argv[1:3])
@@ -113,7 +113,7 @@ class Parity(unittest.TestCase):
         torch.manual_seed(28)
         torch.save(Net().state_dict(), f"{cls.folder}/weights.pt")
         for world_size in sorted({job[0] for job in JOBS}):
-            mp.spawn(run_fsdp2, (world_size, cls.folder), nprocs=world_size)
+            run_pytorch_ranks(run_fsdp2, (world_size, cls.folder), world_size)
 
     def test_the_parameters_are_those_of_fsdp2(self):
         for ranks, backend, machines, replicas in JOBS:

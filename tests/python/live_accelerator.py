@@ -16,7 +16,7 @@ import sys
 import tempfile
 import unittest
 
-from cases import some
+from cases import full, some
 from free_ports import free_port
 from launch_reports import recoveries, restarts
 from live_job import DEADLINE_S, LiveAcceleratorTest, LiveJobTest, wait_until_served
@@ -381,6 +381,7 @@ class LiveAccelerator(LiveAcceleratorTest):
         self.expect_same_end(job, steps=60)
         self.assertIn("turn_in_circles", job.errors)
 
+    @full
     def test_the_mnist_program(self):
         with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
             write_mnist(folder)

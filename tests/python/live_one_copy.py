@@ -13,7 +13,7 @@ import sys
 import tempfile
 import unittest
 
-from cases import some
+from cases import full, some
 from free_ports import free_port
 from launch_reports import recoveries, restarts
 from live_job import LiveAcceleratorTest, LiveJobTest, wait_until_served
@@ -175,6 +175,7 @@ class LiveOneCopy(LiveAcceleratorTest):
         self.expect_same_ends([f"{name}:{count}:kill:{rank}" for rank, (name, count)
                                in enumerate(IN_STEP_25.items(), start=1) for rank in (rank % 3,)], **options)
 
+    @full
     def test_in_step_of_an_optimizer_of_libtorch(self):
         cases = [f"{name}:{count}:kill:{count % 3}" for name, count in
                  (("update.prepared", 25), ("update.kept", 26), ("update.begun", 27), ("update.written", 25),
@@ -276,10 +277,12 @@ class LiveOneCopy(LiveAcceleratorTest):
     def test_a_standby_worker_takes_the_rank(self):
         self.expect_standby_takes_ranks(arguments=(f"plain+{ONE_COPY}",))
 
+    @full
     def test_more_and_fewer_ranks(self):
         with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
             self.scale_and_kill(f"plain+{ONE_COPY}", 1200, 2, ((1, 3), (0, 1), (None, 2)), folder)
 
+    @full
     def test_where_ranks_share_no_memory_any_more_each_has_a_replica(self):
         job = self.job_of_machines()
         port = free_port()
@@ -317,10 +320,11 @@ class LiveOneCopy(LiveAcceleratorTest):
                   "update.complete:25")
         options = {"steps": 40, "arguments": (f"plain+{ONE_COPY}",)}
         undisturbed = self.end_on_two_machines(**options)
-        for number, place in some(enumerate(places), 3):
+        for number, place in some(enumerate(places), 6):
             with self.subTest(place=place):
                 self.assertEqual(self.end_on_two_machines(f"{place}:kill:{(3 + number) % 4}", **options), undisturbed)
 
+    @full
     def test_a_rank_that_hangs_is_replaced(self):
         options = {"steps": 60, "arguments": (f"plain+{ONE_COPY}",)}
         job = self.start(environment={"ACCELERATOR_WORKER_FAULT": "hang", "LOCKSTEP_TIMEOUT_S": "3"}, **options)
@@ -392,7 +396,7 @@ class LiveResilientTraining(LiveJobTest):
     def test_in_step(self):
         self.need_failpoints()
         names = ("update.begin", "update.handed", "update.begun", "update.written", "update.complete")
-        for name, rank in some(itertools.product(names, (0, 1)), 3):
+        for name, rank in some(itertools.product(names, (0, 1)), 6):
             with self.subTest(name=name, rank=rank):
                 failpoint = f"{name}:25:kill:{rank}"
                 job = self.start(steps=40, ranks=2, environment={"LOCKSTEP_FAILPOINT": failpoint})

@@ -15,9 +15,10 @@ warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from pytorch_ranks import run_pytorch_ranks
 
 WORKER, LOCKSTEP = sys.argv[1:3]
 OPTIMIZERS = {
@@ -141,7 +142,7 @@ class Parity(unittest.TestCase):
                 AveragedModel(weights).load_state_dict(ours)  # Python takes it over.
 
     def test_sharded_optimizers(self):
-        mp.spawn(zero_redundancy_rank, (2, self.folder), nprocs=2)
+        run_pytorch_ranks(zero_redundancy_rank, (2, self.folder), 2)
         for kind, (optimizer_class, options) in OPTIMIZERS.items():
             path = os.path.join(self.folder, f"{kind}.ours.pt")
             subprocess.run([LOCKSTEP, "run", "--standalone", "--nproc-per-node=2", WORKER, kind, path],

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import unittest
 
-from cases import some
+from cases import full, some
 from free_ports import free_port
 from launch_reports import recoveries
 from live_job import LiveAcceleratorTest, LiveJobTest
@@ -77,6 +77,7 @@ class SameBits(LiveAcceleratorTest):
             with self.subTest(ranks=ranks):
                 self.assertEqual(self.metrics_of_trainer(ranks, kind), (end, metrics))
 
+    @full
     def test_metrics_when_rank_0_is_killed_behind_an_update(self):
         expected = self.metrics_of_trainer(ranks=1)
         for fault in ("stepped", "interval"):
@@ -124,6 +125,7 @@ class SameBits(LiveAcceleratorTest):
         # Each launcher says so.
         self.assertEqual(recoveries(job.errors), 2 * failures, job.errors)
 
+    @full
     def test_on_two_machines_when_ranks_are_killed(self):
         job = self.on_two_machines(steps=60)
         processes = job.wait_for_begin(4)
@@ -136,7 +138,7 @@ class SameBits(LiveAcceleratorTest):
     def test_on_two_machines_when_a_rank_is_killed_in_the_middle_of_an_exchange(self):
         self.need_failpoints()
         for failpoint in some(("collective.begin:71:kill:1", "collective.started:72:kill:3", "collective.done:73:kill:0",
-                               "collective.started:74:kill:2", "collective.begin:75:kill:3"), 2):
+                               "collective.started:74:kill:2", "collective.begin:75:kill:3"), 5):
             with self.subTest(failpoint=failpoint):
                 job = self.on_two_machines(STEPS, {"LOCKSTEP_FAILPOINT": failpoint})
                 self.expect_end_on_two_machines(job, STEPS, failures=1)
