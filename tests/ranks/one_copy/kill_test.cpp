@@ -95,9 +95,10 @@ struct Reports {
 std::uint64_t add_bits(std::uint64_t digest, const at::Tensor& tensor) {
   const at::Tensor dense = tensor.detach().contiguous();
   const auto* const bytes = static_cast<const char*>(dense.const_data_ptr());
-  for (std::size_t i = 0; i < dense.nbytes(); i += sizeof(std::uint64_t)) {
+  const std::size_t size = dense.nbytes();
+  for (std::size_t i = 0; i < size; i += sizeof(std::uint64_t)) {
     std::uint64_t word = 0;
-    std::memcpy(&word, bytes + i, std::min(sizeof word, dense.nbytes() - i));
+    std::memcpy(&word, bytes + i, std::min(sizeof word, size - i));
     digest = (digest ^ word) * 1099511628211U;
     digest ^= digest >> 32U;  // Else the high bits of a word would reach none of the next.
   }
@@ -459,7 +460,9 @@ class OneCopyKilled : public ::testing::Test {
 };
 
 // scripts/test.sh --all sets it.
-bool runs_all_cases() { return std::getenv("ALL_CASES") != nullptr; }
+bool runs_all_cases() {
+  return std::getenv("ALL_CASES") != nullptr;
+}
 
 TEST_F(OneCopyKilled, AtAnyInstantLeavesWholeSteps) {
   const int runs = runs_all_cases() ? 40 : 15;
@@ -540,7 +543,9 @@ TEST_F(OneCopyKilled, AStepThatAllRanksRefuseLeavesTheGroupAsItWas) {
 
 #if defined(LOCKSTEP_FAILPOINTS)
 
-int fewest_ranks() { return runs_all_cases() ? 2 : kMostRanks; }
+int fewest_ranks() {
+  return runs_all_cases() ? 2 : kMostRanks;
+}
 
 // step_log_test.cpp kills every rank; whole ranks take a second each.
 int victim_of(int ranks) {
