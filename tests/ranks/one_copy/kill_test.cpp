@@ -6,7 +6,6 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -459,17 +458,12 @@ class OneCopyKilled : public ::testing::Test {
   }
 };
 
-// scripts/test.sh --all sets it.
-bool runs_all_cases() {
-  return std::getenv("ALL_CASES") != nullptr;
-}
-
 TEST_F(OneCopyKilled, AtAnyInstantLeavesWholeSteps) {
-  const int runs = runs_all_cases() ? 40 : 15;
+  constexpr int kRuns = 40;
   constexpr std::uint64_t kSeed = 25;
   std::mt19937_64 random(kSeed);
   int killed_in_steps = 0;
-  for (int number = 0; number < runs; ++number) {
+  for (int number = 0; number < kRuns; ++number) {
     SCOPED_TRACE(concat("seed ", kSeed, ", run ", number));
     const int ranks = 2 + number / 6 % 2;
     const auto program = static_cast<Program>(number % 6);
@@ -484,7 +478,7 @@ TEST_F(OneCopyKilled, AtAnyInstantLeavesWholeSteps) {
         });
     if (outcome.completed < kSteps) ++killed_in_steps;
   }
-  EXPECT_GT(killed_in_steps, runs / 10);
+  EXPECT_GT(killed_in_steps, kRuns / 10);
 }
 
 TEST_F(OneCopyKilled, OnSeveralMachinesAtAnyInstantToo) {
@@ -543,10 +537,6 @@ TEST_F(OneCopyKilled, AStepThatAllRanksRefuseLeavesTheGroupAsItWas) {
 
 #if defined(LOCKSTEP_FAILPOINTS)
 
-int fewest_ranks() {
-  return runs_all_cases() ? 2 : kMostRanks;
-}
-
 // step_log_test.cpp kills every rank; whole ranks take a second each.
 int victim_of(int ranks) {
   return ranks == 2 ? 1 : 0;
@@ -562,7 +552,7 @@ int chunks_of(int ranks, int rank) {
 
 // Places of the first two steps, of which the first makes the states.
 TEST_F(OneCopyKilled, AtAnyFailpointFinishesTheStepInFlight) {
-  for (int ranks = fewest_ranks(); ranks <= kMostRanks; ++ranks) {
+  for (int ranks = 2; ranks <= kMostRanks; ++ranks) {
     const int rank = victim_of(ranks);
     const int chunks = chunks_of(ranks, rank);
     struct Place {
@@ -631,7 +621,7 @@ TEST_F(OneCopyKilled, FinishesAStepOfLamb) {
       {"update.handed:4:kill", 2},  {"update.prepared:1:kill", 1}, {"update.kept:2:kill", 1},
       {"update.written:2:kill", 1}, {"update.chunk:2:kill", 1},    {"update.prepared:2:kill", 2},
       {"update.complete:2:kill", 2}};
-  for (int ranks = fewest_ranks(); ranks <= kMostRanks; ++ranks) {
+  for (int ranks = 2; ranks <= kMostRanks; ++ranks) {
     const int rank = victim_of(ranks);
     for (const auto& [failpoint, completed] : cases) {
       SCOPED_TRACE(concat(ranks, " ranks, rank ", rank, " at ", failpoint));
@@ -646,7 +636,7 @@ TEST_F(OneCopyKilled, FinishesAStepOfAnOptimizerOfLibTorch) {
       {"update.prepared:1:kill", 1}, {"update.prepared:2:kill", 2}, {"update.kept:1:kill", 1},
       {"update.begun:2:kill", 1},    {"update.written:1:kill", 1},  {"update.written:3:kill", 2},
       {"update.chunk:3:kill", 2},    {"update.complete:2:kill", 2}};
-  for (int ranks = fewest_ranks(); ranks <= kMostRanks; ++ranks) {
+  for (int ranks = 2; ranks <= kMostRanks; ++ranks) {
     const int rank = victim_of(ranks);
     for (const auto& [failpoint, completed] : cases) {
       SCOPED_TRACE(concat(ranks, " ranks, rank ", rank, " at ", failpoint));
