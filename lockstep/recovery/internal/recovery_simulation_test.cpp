@@ -47,6 +47,7 @@ SimulatedTrainingOptions draw_training(std::uint64_t seed) {
     options.optimizers = 1;
     options.memory_every = 0;
   }
+  options.completes_steps = !options.owns_loop && once_in(2);
   return options;
 }
 

@@ -130,6 +130,7 @@ struct SimulatedTraining::Process {
   SimulatedTask<RecoveryEvent> perform(RecoveryAction action, const Section* section);
   Task gather_reports();
   Task exchange_state();
+  Task does_step_count();
   Task begin_shards();
   Task keep_shards();
   bool settle_shards();
@@ -137,6 +138,7 @@ struct SimulatedTraining::Process {
   Task save_snapshot();
   SimulatedTask<RecoveryEvent> load_snapshot();
   void take_state();
+  void check_counted_steps();
   bool roll_back();
   void remember();
   void leave_groups();
@@ -198,6 +200,7 @@ struct SimulatedTraining::Process {
   Cursor boundary_cursor{};
   bool was_moved = false;
   Model remembered{};
+  int counted_steps = 0;  ///< at the last step of which it knew that it counts
   Cursor remembered_cursor{};
   std::optional<Model> undo{};
   int updates = 0;

@@ -297,10 +297,19 @@ SimulatedTraining::Task SimulatedTraining::Process::make_step() {
     co_await update(optimizer);
   }
   if (is_sync) {
-    co_await tail(steps_before);
+    if (co_await does_step_count()) co_await tail(steps_before);
     batches_of_step = 0;
   }
   co_return true;
+}
+
+SimulatedTraining::Task SimulatedTraining::Process::does_step_count() {
+  if (!job.options_.completes_steps) co_return true;
+  const bool counts = co_await carry_out(called::CompleteStep{}) == Action::kReturn;
+  // An update or a gather behind it may fail.
+  const bool is_final = job.options_.extra_update_every == 0 && !job.options_.gathers_in_tail;
+  if (counts && is_final) counted_steps = model.steps;
+  co_return counts;
 }
 
 SimulatedTraining::Task SimulatedTraining::Process::tail(int steps_before) {

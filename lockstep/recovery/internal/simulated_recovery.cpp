@@ -494,11 +494,18 @@ SimulatedTraining::Snapshot SimulatedTraining::Process::snapshot() const {
 
 void SimulatedTraining::Process::take_state() {
   model = received->model;
+  check_counted_steps();
   boundary_cursor = loader = received->cursor;
   most_updates = received->most_updates;
   updates = undone_updates = 0;
   undo.reset();
   received = nullptr;
+}
+
+// No step of which the program knows that it counts is made again.
+void SimulatedTraining::Process::check_counted_steps() {
+  if (model.steps < counted_steps)
+    job.fail(concat("process ", id, " goes back to step ", model.steps, " from ", counted_steps));
 }
 
 bool SimulatedTraining::Process::roll_back() {
@@ -512,6 +519,7 @@ bool SimulatedTraining::Process::roll_back() {
     model.trained = undo->trained;
   }
   model.steps = remembered.steps;
+  check_counted_steps();
   model.evaluations = remembered.evaluations;
   model.tail = remembered.tail;
   updates = undone_updates = 0;

@@ -44,6 +44,8 @@ struct SimulatedTrainingOptions {
   /// Each rank has a shard of the model, of which it leaves copies. With one optimizer, no copies
   /// in memory and a loop of the program's.
   bool keeps_shards = false;
+  /// Behind the updates the program asks whether the step counts; if not, it has no tail.
+  bool completes_steps = false;
   bool traces = false;  ///< each action is printed
   int whole_every = 1;  ///< of so many snapshots one is not damaged
 };

@@ -26,6 +26,7 @@ class Stepper {
   Action on(const called::Leave& event);
   Action on(const called::Arrive& event);
   Action on(const called::RunOnSurvivors& event);
+  Action on(const called::CompleteStep& event);
   Action on(const outcome::Done& event);
   Action on(const outcome::GroupLost& event);
   Action on(const outcome::PlaceTaken& event);
@@ -40,7 +41,9 @@ class Stepper {
   Action await(Action action) { return state_.awaited = action; }
   Action end_call(Action how = Action::kReturn);
 
+  bool has_new_shards() const;
   Action keep_shards();
+  Action after_keeping();
   Action lose_group_while_keeping(bool shards_are_kept);
 
   void commit();
@@ -130,7 +133,8 @@ Action Stepper::on(const called::CollectiveFailed&) {
   // Outside of a step its result would be of a part of the ranks.
   if (!is_in_step) return Action::kDecline;
   // Without a copy of the lost rank's shard the step does not count.
-  const bool is_complete = state_.progress == StepProgress::kComplete && !state_.keeps_shards;
+  const bool is_complete =
+      state_.progress == (state_.keeps_shards ? StepProgress::kKept : StepProgress::kComplete);
   if (is_complete) state_.held = HeldState::kUncertain;
   state_.phase = is_complete ? Phase::kGroupLost : Phase::kDiscarding;
   return leave_group();
@@ -160,8 +164,7 @@ Action Stepper::on(const called::Boundary& event) {
     case Phase::kJoining:
       return begin_recovery(/*at_boundary=*/true);
     case Phase::kTraining:
-      return state_.keeps_shards && state_.progress != StepProgress::kNone ? keep_shards()
-                                                                           : begin_commit();
+      return has_new_shards() ? keep_shards() : begin_commit();
     default:
       commit();
       return begin_recovery(/*at_boundary=*/true);
@@ -201,25 +204,55 @@ Action Stepper::on(const called::RunOnSurvivors&) {
   if (state_.phase == Phase::kGroupLost) return begin_recovery(/*at_boundary=*/false);
   // What is behind the section that was interrupted no rank has printed.
   if (state_.phase == Phase::kSurvivors) state_.is_main = state_.is_first_survivor;
-  const bool has_new_shards =
-      state_.phase == Phase::kTraining && state_.progress == StepProgress::kComplete;
-  return state_.keeps_shards && has_new_shards ? keep_shards() : begin_section();
+  const bool keeps = state_.phase == Phase::kTraining && has_new_shards();
+  return keeps ? keep_shards() : begin_section();
+}
+
+Action Stepper::on(const called::CompleteStep&) {
+  if (state_.is_discarding()) return Action::kDecline;
+  const bool is_between_calls = state_.phase == Phase::kTraining && state_.call == Call::kNone;
+  const bool is_complete = state_.progress == StepProgress::kComplete;
+  if (!state_.keeps_shards || !is_between_calls || !is_complete) return Action::kReturn;
+  state_.call = Call::kCompleteStep;
+  return keep_shards();
 }
 
 // Shards.
+
+// Since the newest copies.
+bool Stepper::has_new_shards() const {
+  const bool are_kept =
+      state_.progress == StepProgress::kNone || state_.progress == StepProgress::kKept;
+  return state_.keeps_shards && !are_kept;
+}
 
 Action Stepper::keep_shards() {
   state_.stage = Stage::kKeeping;
   return await(Action::kKeepShards);
 }
 
+Action Stepper::after_keeping() {
+  state_.progress = StepProgress::kKept;
+  switch (state_.call) {
+    case Call::kBoundary:
+      return begin_commit();
+    case Call::kRunOnSurvivors:
+      return begin_section();
+    default:
+      return end_call();
+  }
+}
+
 // Without a copy of all shards the step is discarded, and a section in it declined.
 Action Stepper::lose_group_while_keeping(bool shards_are_kept) {
-  const bool is_section = state_.call == Call::kRunOnSurvivors;
   state_.phase = shards_are_kept ? Phase::kGroupLost : Phase::kDiscarding;
-  if (shards_are_kept && !is_section) commit();
-  if (shards_are_kept || !is_section)
-    state_.stage = is_section ? Stage::kSection : Stage::kCommitting;
+  if (shards_are_kept) state_.progress = StepProgress::kKept;
+  if (state_.call == Call::kBoundary) {
+    if (shards_are_kept) commit();
+    state_.stage = Stage::kCommitting;
+  } else if (shards_are_kept) {
+    state_.stage = state_.call == Call::kRunOnSurvivors ? Stage::kSection : Stage::kProgram;
+  }
   return leave_group();
 }
 
@@ -550,7 +583,7 @@ Action Stepper::on(const outcome::Done&) {
     case Action::kBarrier:
       return after_barrier();
     case Action::kKeepShards:
-      return state_.call == Call::kRunOnSurvivors ? begin_section() : begin_commit();
+      return after_keeping();
     case Action::kKeepCopy:
       if (state_.stage == Stage::kEnding) return await(Action::kBarrier);
       [[fallthrough]];

@@ -58,6 +58,7 @@ enum class StepProgress {
   kNone,      ///< no step has begun
   kOpen,      ///< updates of the step are to come
   kComplete,  ///< all its updates are made
+  kKept,      ///< and all ranks have left copies of their shards: it counts
 };
 
 /// What this rank has for a rank that needs the state of the last boundary.
@@ -79,12 +80,12 @@ enum class SectionProgress {
 enum class BoundaryKind { kStep, kEpochEnd, kTrainingEnd };
 
 /// The current call of the program.
-enum class RecoveryCall { kNone, kJoin, kBoundary, kArrive, kRunOnSurvivors };
+enum class RecoveryCall { kNone, kJoin, kBoundary, kArrive, kRunOnSurvivors, kCompleteStep };
 
 /// What the current call does now.
 enum class RecoveryStage {
   kProgram,     ///< nothing: the program's own code runs
-  kKeeping,     ///< before a boundary or section: leaves copies of shards
+  kKeeping,     ///< behind the updates of a step: leaves copies of shards
   kCommitting,  ///< at a boundary, with all ranks at one place
   kMeeting,     ///< joins the ranks of the next generation, until all agree on a state
   kSection,     ///< a section is under way
@@ -97,7 +98,7 @@ enum class RecoveryAction {
   // The call ends.
   kReturn,
   kDecline,    ///< CollectiveFailed: the error is the program's. RunOnSurvivors: it does not
-               ///< run, because the step is discarded
+               ///< run, because the step is discarded. CompleteStep: it is discarded
   kRunAlone,   ///< RunOnSurvivors: it runs once, its errors are the caller's
   kRunInStep,  ///< RunOnSurvivors: it runs once; an error is one of a collective of the step
   kFailPositionsDiffer,  ///< an error: the ranks are at different places of the program
@@ -165,7 +166,8 @@ struct RecoveryState {
   int check_replicas_every = 0;  ///< steps; 0: never
   int save_every = 0;            ///< steps from one snapshot to the next; 0: none
   /// Each rank has a shard of the state. Others can read a copy of it, which it leaves after each
-  /// step: the step counts when all ranks have left theirs.
+  /// step, at the boundary, or before it at CompleteStep or RunOnSurvivors: the step counts when
+  /// all ranks have left theirs.
   bool keeps_shards = false;
   /// The recovery owns the loop: each of its boundaries ends one step, except the training's end.
   bool owns_loop = false;
@@ -279,6 +281,8 @@ struct Leave {};
 /// Before the first boundary the program must know how far training is.
 struct Arrive {};
 struct RunOnSurvivors {};
+/// The program must know whether the step, of which it has made the updates, counts.
+struct CompleteStep {};
 
 }  // namespace called
 
@@ -323,9 +327,10 @@ struct Failed {};
 using RecoveryEvent =
     std::variant<called::Join, called::Activate, called::Deactivate, called::CollectiveFailed,
                  called::MoreUpdates, called::Boundary, called::StepFailed, called::Leave,
-                 called::Arrive, called::RunOnSurvivors, outcome::Done, outcome::GroupLost,
-                 outcome::PlaceTaken, outcome::ReportsGathered, outcome::SnapshotLoaded,
-                 outcome::SnapshotCompared, outcome::Joined, outcome::RolledBack, outcome::Failed>;
+                 called::Arrive, called::RunOnSurvivors, called::CompleteStep, outcome::Done,
+                 outcome::GroupLost, outcome::PlaceTaken, outcome::ReportsGathered,
+                 outcome::SnapshotLoaded, outcome::SnapshotCompared, outcome::Joined,
+                 outcome::RolledBack, outcome::Failed>;
 
 /// Applies an event to the state and returns the action to execute.
 RecoveryAction step(RecoveryState& state, const RecoveryEvent& event);

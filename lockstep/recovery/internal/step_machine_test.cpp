@@ -32,6 +32,9 @@ class MachineRank {
   void meet_again() {
     expect(outcome::GroupLost{}, NextAction::kLeaveGroup);
     expect(outcome::Done{}, NextAction::kTakePlace);
+    take_place();
+  }
+  void take_place() {
     expect(outcome::PlaceTaken{.generation = 2}, NextAction::kFormGroup);
     expect(outcome::Done{}, NextAction::kGatherReports);
   }
@@ -44,7 +47,12 @@ class MachineRank {
   /// Into the group of survivors, of itself alone.
   void finish_section_alone() {
     expect(called::RunOnSurvivors{}, NextAction::kRunSection);
-    meet_again();
+    expect(outcome::GroupLost{}, NextAction::kLeaveGroup);
+    expect(outcome::Done{}, NextAction::kTakePlace);
+    finish_section_in_generation_2();
+  }
+  void finish_section_in_generation_2() {
+    take_place();
     expect_reports({.is_new = true}, NextAction::kFormSurvivors);
     expect(outcome::Done{}, NextAction::kJoinSurvivors);
     expect(outcome::Done{}, NextAction::kRunSection);
@@ -502,6 +510,55 @@ TEST(StepMachine, ASectionBehindAnUpdateBeginsWithCopies) {
   other.expect(outcome::GroupLost{.shards_are_kept = false}, NextAction::kLeaveGroup);
   other.expect(outcome::Done{}, NextAction::kDecline);
   EXPECT_EQ(other.state.phase, RecoveryPhase::kDiscarding);
+}
+
+TEST(StepMachine, AStepWhoseCopiesAreLeftCountsWhateverFailsBehindThem) {
+  MachineRank rank = sharded_rank();
+  rank.complete_step();
+  rank.expect(called::CompleteStep{}, NextAction::kKeepShards);
+  rank.expect(outcome::Done{}, NextAction::kReturn);
+  rank.expect(called::CompleteStep{}, NextAction::kReturn);
+  MachineRank other = rank;
+  other.expect(called::CollectiveFailed{}, NextAction::kLeaveGroup);
+  EXPECT_EQ(other.state.phase, RecoveryPhase::kGroupLost);
+  // It leaves no more copies.
+  rank.expect(called::RunOnSurvivors{}, NextAction::kRunSection);
+  rank.expect(outcome::Done{}, NextAction::kBarrier);
+  rank.expect(outcome::Done{}, NextAction::kBarrier);
+  rank.expect(outcome::Done{}, NextAction::kReturn);
+  rank.expect(called::Boundary{.steps = 1}, NextAction::kCheckGeneration);
+  EXPECT_EQ(rank.state.boundaries, 1);
+}
+
+TEST(StepMachine, AProgramKnowsWhetherTheStepOfALostRankCounts) {
+  for (const bool are_kept : {true, false}) {
+    MachineRank rank = sharded_rank();
+    rank.complete_step();
+    rank.expect(called::CompleteStep{}, NextAction::kKeepShards);
+    rank.expect(outcome::GroupLost{.shards_are_kept = are_kept}, NextAction::kLeaveGroup);
+    rank.expect(outcome::Done{}, are_kept ? NextAction::kReturn : NextAction::kDecline);
+    EXPECT_EQ(rank.state.has_lost_group(), true);
+    EXPECT_EQ(rank.state.is_discarding(), !are_kept);
+    rank.expect(called::CompleteStep{}, are_kept ? NextAction::kReturn : NextAction::kDecline);
+    MachineRank survivor = rank;
+    rank.expect(called::Boundary{.steps = 1},
+                are_kept ? NextAction::kTakePlace : NextAction::kRollBack);
+    EXPECT_EQ(rank.state.boundaries, are_kept ? 1 : 0);
+    if (!are_kept) continue;
+    survivor.expect(called::RunOnSurvivors{}, NextAction::kTakePlace);
+    survivor.finish_section_in_generation_2();
+    survivor.expect(called::CollectiveFailed{}, NextAction::kLeaveGroup);
+    EXPECT_EQ(survivor.state.phase, RecoveryPhase::kGroupLost);
+  }
+}
+
+TEST(StepMachine, AnUpdateBehindTheCopiesNeedsOthers) {
+  MachineRank rank = sharded_rank();
+  rank.complete_step();
+  rank.expect(called::CompleteStep{}, NextAction::kKeepShards);
+  rank.expect(outcome::Done{}, NextAction::kReturn);
+  rank.complete_step();
+  rank.expect(called::Boundary{.steps = 1}, NextAction::kKeepShards);
 }
 
 }  // namespace

@@ -139,6 +139,9 @@ class StepRecovery {
   void set_step_complete(bool complete) {
     if (is_in_step()) state_.progress = complete ? StepProgress::kComplete : StepProgress::kOpen;
   }
+  /// The program has made the updates of the step, and must know whether it counts. False: it is
+  /// discarded. With keeps_shards collective: ranks leave their copies.
+  bool complete_step() { return carry_out(called::CompleteStep{}) == RecoveryAction::kReturn; }
 
   /// A collective of the program has failed; call it in the catch block. True: the program
   /// continues, with harmless values. False: the error is the program's.
