@@ -154,6 +154,9 @@ class AcceleratorState {
   bool fail(const Error& error);
   /// As Accelerator::run_on_survivors.
   bool run_on_survivors(const std::function<void()>& action);
+  /// Behind a batch's update, if it has one. False: its step is void. Where ranks hold shards they
+  /// leave their copies here, so that the step counts whatever fails behind it. Collective.
+  bool complete_step();
   /// As Accelerator::set_while_waiting.
   void set_while_waiting(std::function<void()> while_waiting);
   /// In a replacement: receives the state, before its first loop.

@@ -152,8 +152,10 @@ ModelCheckpoint::ModelCheckpoint(const ModelCheckpointOptions& options) : option
 void ModelCheckpoint::on_validation_end(TrainerState& state, const Metrics& metrics) {
   const double value = metric_of("ModelCheckpoint", options_.monitor, metrics);
   if (state.is_dev_run || !std::isfinite(value)) return;
-  const TensorDict weights = state.accelerator.get_state_dict(state.module);
-  write_on_main(state.accelerator, [&] { keep(state, value, weights); });
+  TensorDict weights;
+  write_on_main(
+      state.accelerator, [&] { keep(state, value, weights); },
+      [&] { weights = state.accelerator.get_state_dict(state.module); });
 }
 
 void ModelCheckpoint::keep(TrainerState& state, double value, const TensorDict& weights) const {

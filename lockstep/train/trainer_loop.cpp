@@ -154,7 +154,8 @@ void TrainerLoop::begin() {
       if (accelerator_.save_and_leave()) throw PreemptedInRecovery();
       throw Error(
           "Trainer: preempted while ranks were replaced, and this rank does not have the complete "
-          "state of a step; the next run resumes from the newest snapshot");
+          "state of a step to save; if all ranks end, the next run resumes from the newest "
+          "snapshot");
     });
   }
   recoveries_ = accelerator_.recoveries();
@@ -318,7 +319,8 @@ bool TrainerLoop::end_batch() {
 }
 
 bool TrainerLoop::count_batch() {
-  if (accelerator_.is_step_void()) {  // Its batches come again.
+  // First: what is counted below belongs to a step that is not made again.
+  if (!accelerator_.state_->complete_step()) {  // Its batches come again.
     means_ = means_before_step_;
     samples_of_step_ = 0;
     has_step_begun_ = false;

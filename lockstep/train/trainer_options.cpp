@@ -103,8 +103,7 @@ AcceleratorOptions accelerator_options(const TrainerOptions& options) {
           .asynchronous_saves = options.asynchronous_saves,
           .sharded_saves = options.sharded_saves,
           .sample_log_directory = options.log_samples && writes ? options.directory + "/data" : "",
-          // With shards a step may become void after its update, which the loop does not expect.
-          .recover = options.recover && options.strategy != Strategy::kFullyShard,
+          .recover = options.recover,
           .memory_every = options.memory_every,
           .check_replicas_every = options.check_replicas_every,
           .one_copy_per_machine = options.one_copy_per_machine,

@@ -161,5 +161,78 @@ class LiveFullyShard(LiveAcceleratorTest):
         self.expect_standby_takes_ranks(steps=120, arguments=("plain+fully+fused",))
 
 
+class LiveFullyShardTrainer(LiveAcceleratorTest):
+    """A Trainer counts a step when all ranks have left their copies: no process makes a step again that it has counted, and
+    nothing that it counts is lost."""
+
+    undisturbed_ends = {}
+
+    def finished(self, kind, failpoints="", victims=(), scaled_to=None, ranks=3, backend="shm", steps=30):
+        """A job that has ended well, and what it has left behind."""
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+            job = self.start(ranks=ranks, steps=steps, arguments=(f"trainer+fully+{kind}",), backend=backend,
+                             environment={"LOCKSTEP_FAILPOINT": failpoints, "ACCELERATOR_WORKER_FOLDER": folder})
+            if victims or scaled_to:
+                processes = job.wait_for_begin(ranks)
+                job.wait_for_step(random.randint(5, 12))
+            for rank in victims:
+                os.kill(processes[rank], signal.SIGKILL)
+            if scaled_to:
+                self.scale(job, scaled_to)
+                self.assertTrue(set(job.wait_for_begin(scaled_to).values()) <= set(processes.values()))
+            self.assertEqual(job.finish(), [0], job.errors)
+            self.expect_failpoints(job, failpoints)
+            self.expect_no_step_lost(job)
+            self.assertEqual({int(text.split()[1]) for _, text in job.said if text.startswith("step ")}, set(range(steps)))
+            audit = self.expect_audited(folder)
+            best = os.path.join(folder, "best")
+            return job, {"ends": job.ends(), "lines": self.lines_of(folder),
+                         "samples": [epoch["given"] for epoch in audit[0]["epochs"]],
+                         "snapshots": sorted(os.listdir(os.path.join(folder, "snapshots"))),
+                         "best": [(name, os.path.getsize(os.path.join(best, name))) for name in sorted(os.listdir(best))]}
+
+    def expect_undisturbed(self, kind, cases, killed=1, started_again=0, **options):
+        """Each case: what disturbs a job, as finished() takes it."""
+        self.need_failpoints()
+        key = (kind, *sorted(options.items()))
+        if key not in self.undisturbed_ends:
+            self.undisturbed_ends[key] = self.finished(kind, **options)[1]
+        for case in cases:
+            with self.subTest(kind=kind, **case, **options):
+                job, end = self.finished(kind, **options, **case)
+                self.assertEqual(end, self.undisturbed_ends[key], job.errors)
+                least = options.get("ranks", 3) + killed
+                self.assertIn(len({pid for pid, text in job.said if text == "starts"}), range(least, least + started_again + 1))
+                self.assertGreaterEqual(recoveries(job.errors), 1, job.errors)
+
+    def test_around_the_copy_of_a_step(self):
+        # Step 20 ends an epoch; behind 21 the Trainer validates and saves.
+        cases = [{"failpoints": f"{name}:{count}:kill:{rank}"} for count in (22, 21, 23) for rank in (1, 0, 2)
+                 for name in ("shards.marked", "shards.begin", "shards.copied")]
+        self.expect_undisturbed("fused", some(cases, 13))
+        self.expect_undisturbed("accumulate+fused", some(cases, 14), backend="gloo", ranks=2)
+
+    def test_at_random(self):
+        for victims in some(([1], [0], [0, 2]), 3):
+            self.expect_undisturbed("fused", [{"victims": victims}], killed=len(victims), started_again=len(victims) - 1)
+
+    def test_while_rank_0_writes(self):
+        """The weights of the best validation are first: another rank has none until it gathers them."""
+        self.expect_undisturbed("fused", [{"failpoints": f"{name}:{count}:kill:0"} for name, count in some((
+            ("file.write", 2), ("metrics.written", 7), ("file.write", 4), ("file.write", 5), ("metrics.written", 8)), 2)])
+
+    def test_in_collectives_behind_a_step(self):
+        # Behind step 6 the Trainer saves.
+        cases = [{"failpoints": f"collective.begin:{count}:kill:{count % 3}"} for count in range(265, 299)]
+        self.expect_undisturbed("fused", some(cases, 12))
+
+    def test_fewer_ranks_go_on(self):
+        undisturbed = self.finished("fused")[1]
+        job, end = self.finished("fused", scaled_to=2)
+        self.assertEqual(len(end["ends"]), 1, job.errors)
+        for what in ("lines", "samples", "snapshots"):  # The bits are those of other ranks.
+            self.assertEqual(end[what], undisturbed[what], job.errors)
+
+
 if __name__ == "__main__":
     unittest.main(argv=[sys.argv[0]] + sys.argv[3:])

@@ -288,6 +288,13 @@ class LiveAcceleratorTest(LiveJobTest):
         self.assertEqual(job.finish(), [0], job.errors)
         self.assertEqual(job.ends(), self.undisturbed_end(**options))
 
+    def lines_of(self, folder):
+        """Of a Trainer's metrics."""
+        with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as file:
+            lines = [json.loads(line) for line in file]
+        return [(line["step"], line["samples"], "train_loss" in line, "val_one" in line) for line in lines
+                if "resumed" not in line]
+
     def expect_lines_once(self, job):
         printed = [text for _, text in job.said if text.startswith("epoch ")]
         self.assertEqual(len(printed), len(set(printed)), printed)

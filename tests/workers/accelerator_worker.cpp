@@ -238,6 +238,7 @@ struct RowsTask : Task<nn::SequentialImpl> {
   void validation_step(Model& model, Batch& batch, StepContext& step) override {
     for (std::int64_t row = 0; row < batch.data.size(0); ++row) rows += 1;
     step.log("val_one", 1.0);
+    if (settings.is("fully")) model(batch.data);
     if (!settings.is("shards")) return;  // Its bits depend on the number of ranks.
     step.log("val_loss", (model(batch.data) - batch.target).square().mean());
   }
@@ -247,6 +248,27 @@ struct RowsTask : Task<nn::SequentialImpl> {
   torch::optim::Optimizer* optimizer = nullptr;
   std::int64_t rows = 0;
 };
+
+// What this rank holds.
+TensorDict own_state(const Settings& settings, const TrainerState& state) {
+  if (!settings.is("fully")) return state_dict(state.module);
+  TensorDict own;
+  for (const auto& group : state.optimizer.param_groups()) {
+    for (const at::Tensor& piece : group.params()) own.emplace_back("", piece);
+  }
+  for (const auto& buffer : state.module.named_buffers())
+    own.emplace_back(buffer.key(), buffer.value());
+  return own;
+}
+
+// Of all ranks, where each holds a shard.
+std::uint64_t hash_of_ranks(const Settings& settings, const Accelerator& accelerator,
+                            std::uint64_t own) {
+  if (!settings.is("fully")) return own;
+  std::uint64_t sum = kEmptyHash;
+  hash(sum, accelerator.gather(at::scalar_tensor(static_cast<std::int64_t>(own), at::kLong)));
+  return sum;
+}
 
 struct ValidationPhase : Callback {
   explicit ValidationPhase(Places& of) : places(of) {}
@@ -261,6 +283,7 @@ int run_trainer(const Settings& settings) {
   Places places(settings);
   RowsTask task(settings);
   Trainer trainer({.max_duration = concat(settings.steps, "ba"),
+                   .strategy = settings.strategy(),
                    .batch_size = kBatch,
                    .split_batches = true,
                    .precision = settings.precision(),
@@ -303,13 +326,14 @@ int run_trainer(const Settings& settings) {
              fail_if_told(state.time.batches - 1, accelerator.process_index(),
                           state.module.parameters()[0]);
              std::uint64_t bits = 0;
-             for (const auto& [name, tensor] : state_dict(state.module)) hash(bits, tensor);
+             for (const auto& [name, tensor] : own_state(settings, state)) hash(bits, tensor);
              say_step(state.time.batches - 1, concat(" has ", bits));
            },
        .on_fit_end =
            [&](TrainerState& state) {
-             for (const auto& [name, tensor] : state_dict(state.module)) hash(sum, tensor);
+             for (const auto& [name, tensor] : own_state(settings, state)) hash(sum, tensor);
              hash(sum, optimizer_state_dict(state.optimizer));
+             sum = hash_of_ranks(settings, state.accelerator, sum);
              places.say_passed();
              say(concat("ends with ", sum));
            }}));
@@ -473,12 +497,7 @@ int run(const Settings& settings) {
   for (const auto& [name, tensor] : own_state(settings, model)) hash(sum, tensor);
   for (const auto& [name, tensor] : state_dict(*critic)) hash(sum, tensor);
   hash(sum, optimizer_state_dict(*adam));
-  if (settings.is("fully")) {  // Of all shards.
-    const at::Tensor sums =
-        accelerator.gather(at::scalar_tensor(static_cast<std::int64_t>(sum), at::kLong));
-    sum = kEmptyHash;
-    hash(sum, sums);
-  }
+  sum = hash_of_ranks(settings, accelerator, sum);
   hash(sum, found);
   for (const auto& [name, tensor] : accelerator.scaler().state_dict()) hash(sum, tensor);
   places.say_passed();

@@ -420,9 +420,12 @@ void AcceleratorTraining::begin_shards() {
   if (sharded() != nullptr) kept_shards().begin(state_.group_);
 }
 
-// With rank 0's buffers, as they are before each forward: any rank may be rank 0 from here on.
+void AcceleratorTraining::sync_buffers() {
+  if (kept_shards_) sharded()->sync_buffers();
+}
+
 void AcceleratorTraining::keep_shards() {
-  sharded()->sync_buffers();
+  sync_buffers();
   kept_shards_->keep();
 }
 
@@ -726,9 +729,14 @@ bool AcceleratorState::run_on_survivors(const std::function<void()>& action) {
     // Where it was interrupted in a loop over another loader.
     training_->return_other_loaders(cursors);
     action();
+    training_->sync_buffers();
   });
   if (counts) between.note_success();
   return counts;
+}
+
+bool AcceleratorState::complete_step() {
+  return !recovery_ || recovery_->complete_step();
 }
 
 void AcceleratorState::print(std::string line) {

@@ -48,6 +48,9 @@ class AcceleratorTraining final : public RecoverableTraining {
   void begin_shards();
   /// Training cannot be recovered any more: frees it.
   void forget_shards() { kept_shards_.reset(); }
+  /// While training of shards can be recovered: buffers become those of rank 0, as they are before
+  /// each forward, since any rank may be rank 0 from here on. Collective.
+  void sync_buffers();
   /// As AcceleratorState::choose_parameters.
   void choose_parameters();
 

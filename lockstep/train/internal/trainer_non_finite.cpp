@@ -40,11 +40,11 @@ void TrainerLoop::refuse_non_finite(const Metrics& metrics) const {
                      "; the newest snapshot is older; ", kCure));
 }
 
-// A run that resumed from a snapshot of such parameters could not train. They are the same on all
-// ranks.
+// A run that resumed from a snapshot of such parameters could not train. All ranks find the same.
 void TrainerLoop::refuse_non_finite_parameters() const {
   PreparedReplica& replica = *accelerator_.state_->replicas.front();
-  const std::vector<std::string> names = replica.names_not_finite(replica.parameters());
+  std::vector<std::string> names;
+  accelerator_.run_on_survivors([&] { names = replica.names_not_finite(replica.parameters()); });
   if (names.empty()) return;
   const std::string what =
       concat("the parameter ", names.front(), " is not finite after step ", state_.time.batches);

@@ -7,10 +7,12 @@
 namespace lockstep::inline internal {
 
 // An error on one rank would leave the others in the barriers.
-void write_on_main(Accelerator& accelerator, const std::function<void()>& write) {
+void write_on_main(Accelerator& accelerator, const std::function<void()>& write,
+                   const std::function<void()>& gather) {
   std::exception_ptr error;
   accelerator.run_on_survivors([&] {
     error = nullptr;  // of a run that is repeated
+    gather();
     if (!accelerator.is_main_process()) return;
     try {
       write();
