@@ -128,6 +128,11 @@ class LiveFullyShard(LiveAcceleratorTest):
                 self.assertEqual(recoveries(job.errors), 1, job.errors)
                 self.expect_audited(folder)
 
+    def test_weights_that_are_put_back_behind_an_evaluation(self):
+        # The first shards behind those of step 12 and its evaluation: those of the evaluation are other weights.
+        self.expect_same_ends([f"shards.begin:{count}:kill:1" for count in some((20, 19, 21, 18), 2)], steps=30, ranks=2,
+                              arguments=("tail+swaps+fully+fused",))
+
     def test_every_kind_of_step(self):
         for kind in some(("accumulate+uneven", "fp16", "bf16+syncbn", "lion", "manual"), 3):
             with self.subTest(kind=kind):
@@ -207,10 +212,10 @@ class LiveFullyShardTrainer(LiveAcceleratorTest):
 
     def test_around_the_copy_of_a_step(self):
         # Step 20 ends an epoch; behind 21 the Trainer validates and saves.
-        cases = [{"failpoints": f"{name}:{count}:kill:{rank}"} for count in (22, 21, 23) for rank in (1, 0, 2)
-                 for name in ("shards.marked", "shards.begin", "shards.copied")]
-        self.expect_undisturbed("fused", some(cases, 13))
-        self.expect_undisturbed("accumulate+fused", some(cases, 14), backend="gloo", ranks=2)
+        for ranks, kind, backend, every in ((3, "fused", "shm", 13), (2, "accumulate+fused", "gloo", 14)):
+            cases = [{"failpoints": f"{name}:{count}:kill:{rank}"} for count in (22, 21, 23) for rank in range(ranks)
+                     for name in ("shards.marked", "shards.begin", "shards.copied")]
+            self.expect_undisturbed(kind, some(cases, every), ranks=ranks, backend=backend)
 
     def test_at_random(self):
         for victims in some(([1], [0], [0, 2]), 3):

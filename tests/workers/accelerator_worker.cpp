@@ -6,10 +6,10 @@
 // $ACCELERATOR_WORKER_FOLDER), async and sharded (of these), tail (evaluations within the loop),
 // places (says which failpoints it passes), per_rank (a batch of its own for each rank), drop
 // (drop_last), shards (6 logical shards, shards8: 8), onecopy (one_copy_per_machine), fused
-// (Lockstep's optimizers, else LibTorch's), fully (sharded), hook (a comm hook, with which recovery
-// is off), logs (the loss of each batch), forgets (steps read a number that is not registered).
-// EPOCHS_LOOP while: a loop over loader.epoch(). Says each step, and at the end the bits of its
-// state, each after its pid.
+// (Lockstep's optimizers, else LibTorch's), fully (sharded), swaps (evaluates other weights), hook
+// (a comm hook, with which recovery is off), logs (the loss of each batch), forgets (steps read a
+// number that is not registered). EPOCHS_LOOP while: a loop over loader.epoch(). Says each step,
+// and at the end the bits of its state, each after its pid.
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -466,7 +466,15 @@ int run(const Settings& settings) {
       for (const auto& [name, tensor] : state_dict(*critic)) hash(sum, tensor);
       say_step(before, concat(" has ", sum));
       if (settings.is("tail") && before % 3 == 0) {
+        const auto scale_weights = [&](double factor) {
+          if (!settings.is("swaps")) return;
+          const at::NoGradGuard no_grad;
+          for (auto& [name, weights] : own_state(settings, model))
+            if (weights.requires_grad()) weights.mul_(factor);
+        };
+        scale_weights(2);
         const double result = evaluate();
+        scale_weights(0.5);
         found.add_(result);
         accelerator.print(::getpid(), " evaluated ", before, " as ", result);
       }

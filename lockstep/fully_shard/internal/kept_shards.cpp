@@ -137,6 +137,7 @@ void KeptShards::write(std::int64_t version) {
   written_slot_ = slots_->free_slot(version_, remembered_);
   slots_->unmark(written_slot_, group_.rank());
   failpoint("shards.begin");
+  written_versions_ = versions_of_pieces();
   for (std::size_t flat = 0; flat < flats_.size(); ++flat) {
     for (std::size_t i = 0; i < flats_[flat]->members().size(); ++i) {
       copy(flat, kParameters, i, flats_[flat]->members()[i].piece);
@@ -149,6 +150,15 @@ void KeptShards::write(std::int64_t version) {
   failpoint("shards.copied");
   slots_->mark(written_slot_, version, group_.rank(), group_.world_size());
   failpoint("shards.marked");
+}
+
+std::vector<std::int64_t> KeptShards::versions_of_pieces() const {
+  std::vector<std::int64_t> versions;
+  for (const FlatParameter* const flat : flats_) {
+    for (const FlatParameter::Member& member : flat->members())
+      versions.push_back(member.piece._version());
+  }
+  return versions;
 }
 
 c10::IValue KeptShards::write_optimizer(const c10::IValue& optimizer) {
@@ -210,6 +220,7 @@ void KeptShards::regroup(const ProcessGroup& group, bool is_final) {
   populated_.clear();
   units_.regroup(group, [&](const FlatParameter& flat) { return values(flat); });
   read_optimizer();
+  written_versions_ = versions_of_pieces();
   if (!is_final) return;
   // Those of a step that is void: it comes again, perhaps on other ranks.
   if (group.rank() == 0) slots_->forget_after(version_);

@@ -45,6 +45,9 @@ class KeptShards {
   /// same; then the next version is the state.
   bool settle();
 
+  /// Whether parameters were written to since keep(), as their version counters tell.
+  bool is_outdated() const { return versions_of_pieces() != written_versions_; }
+
   /// Whether this process has the memory.
   bool exists() const { return slots_ != nullptr; }
   /// The version of the state; 0: there is none.
@@ -71,6 +74,7 @@ class KeptShards {
  private:
   void share(const ProcessGroup& group);
   void write(std::int64_t version);
+  std::vector<std::int64_t> versions_of_pieces() const;
   c10::IValue write_optimizer(const c10::IValue& optimizer);
   void copy(std::size_t flat, std::size_t field, std::size_t member, const at::Tensor& piece);
   void read_optimizer();
@@ -88,6 +92,7 @@ class KeptShards {
   ProcessGroup group_;
   std::shared_ptr<ShardSlots> slots_;
   int written_slot_ = 0;  ///< by the last keep()
+  std::vector<std::int64_t> written_versions_;
   /// What this rank has allocated: slot, flat tensor and field.
   std::set<std::tuple<int, std::size_t, std::size_t>> populated_;
   std::int64_t version_ = 0;

@@ -157,6 +157,8 @@ Action Stepper::on(const called::Boundary& event) {
   state_.call = Call::kBoundary;
   state_.boundary = event.kind;
   state_.steps = event.steps;
+  if (event.has_new_shards && state_.progress == StepProgress::kKept)
+    state_.progress = StepProgress::kComplete;
   switch (state_.phase) {
     case Phase::kReceived:
       return await(Action::kRollBack);

@@ -267,10 +267,12 @@ struct Deactivate {};
 struct CollectiveFailed {};
 /// The step, which seemed to be complete, has another update.
 struct MoreUpdates {};
-/// `steps`: updates of the parameters so far.
+/// `steps`: updates of the parameters so far; `has_new_shards`: the program has changed shards
+/// since it left their copies.
 struct Boundary {
   BoundaryKind kind = BoundaryKind::kStep;
   std::int64_t steps = 0;
+  bool has_new_shards = false;
 };
 /// In a loop that the recovery owns: code since the last boundary has thrown because a rank is
 /// lost, and will run again.

@@ -552,11 +552,13 @@ TEST(StepMachine, AProgramKnowsWhetherTheStepOfALostRankCounts) {
   }
 }
 
-TEST(StepMachine, AnUpdateBehindTheCopiesNeedsOthers) {
+TEST(StepMachine, AChangeBehindTheCopiesNeedsOthers) {
   MachineRank rank = sharded_rank();
   rank.complete_step();
   rank.expect(called::CompleteStep{}, NextAction::kKeepShards);
   rank.expect(outcome::Done{}, NextAction::kReturn);
+  MachineRank other = rank;
+  other.expect(called::Boundary{.steps = 1, .has_new_shards = true}, NextAction::kKeepShards);
   rank.complete_step();
   rank.expect(called::Boundary{.steps = 1}, NextAction::kKeepShards);
 }

@@ -94,7 +94,8 @@ void StepRecovery::leave() {
 }
 
 void StepRecovery::boundary(BoundaryKind kind) {
-  carry_out(called::Boundary{.kind = kind, .steps = training_.steps()});
+  carry_out(called::Boundary{
+      .kind = kind, .steps = training_.steps(), .has_new_shards = training_.has_new_shards()});
 }
 
 void StepRecovery::arrive(const NewestSnapshot& newest_snapshot) {

@@ -42,6 +42,8 @@ class RecoverableTraining : public MovableState {
   /// With StepRecoveryOptions::keeps_shards: leaves a copy of this rank's shard where the others
   /// can read it, and returns when all ranks have. Collective.
   virtual void keep_shards() {}
+  /// Whether the program has changed its shard since keep_shards(); the same on all ranks.
+  virtual bool has_new_shards() const { return false; }
   /// After keep_shards() has failed: whether all ranks have left their copies all the same; then
   /// the state is that of the copies.
   virtual bool settle_shards() { return false; }

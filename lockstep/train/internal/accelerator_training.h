@@ -41,6 +41,7 @@ class AcceleratorTraining final : public RecoverableTraining {
   std::int64_t steps() const override { return state_.steps(); }
   std::int64_t place() const override;
   void keep_shards() override;
+  bool has_new_shards() const override { return kept_shards_ && kept_shards_->is_outdated(); }
   bool settle_shards() override;
 
   /// With kFullyShard, before training can be recovered: makes the memory of the shards'
