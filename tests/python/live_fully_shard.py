@@ -133,6 +133,21 @@ class LiveFullyShard(LiveAcceleratorTest):
         self.expect_same_ends([f"shards.begin:{count}:kill:1" for count in some((20, 19, 21, 18), 2)], steps=30, ranks=2,
                               arguments=("tail+swaps+fully+fused",))
 
+    def test_in_an_evaluation_of_other_weights(self):
+        """No copy has the weights that survivors put back: they make the step again."""
+        self.expect_same_ends([f"collective.begin:{count}:kill:1" for count in some((125, 123, 128, 124), 4)], steps=24,
+                              arguments=("tail+swaps+fully+fused",))
+
+    def test_in_a_save_of_weights_that_are_put_back(self):
+        self.need_failpoints()
+        options = {"steps": 14, "ranks": 2}
+        undisturbed = self.undisturbed_end(arguments=("tail+swaps+fully+fused",), **options)
+        for count in some((1, 2, 10), 3):
+            with self.subTest(count=count), tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+                environment = {"LOCKSTEP_FAILPOINT": f"file.write:{count}:kill:0", "ACCELERATOR_WORKER_FOLDER": folder}
+                job = self.start(environment=environment, arguments=("tail+swaps+save+fully+fused",), **options)
+                self.assertEqual(job.finish(), [0], job.errors)
+                self.assertEqual(job.ends(), undisturbed)
     def test_every_kind_of_step(self):
         for kind in some(("accumulate+uneven", "fp16", "bf16+syncbn", "lion", "manual"), 3):
             with self.subTest(kind=kind):

@@ -41,7 +41,10 @@ class Stepper {
   Action await(Action action) { return state_.awaited = action; }
   Action end_call(Action how = Action::kReturn);
 
+  bool is_survivor() const;
+  Action discard_alone(Action how);
   bool has_new_shards() const;
+  void renew_shards();
   Action keep_shards();
   Action after_keeping();
   Action lose_group_while_keeping(bool shards_are_kept);
@@ -141,11 +144,8 @@ Action Stepper::on(const called::CollectiveFailed&) {
 }
 
 Action Stepper::on(const called::MoreUpdates&) {
-  const Phase before = state_.phase;
-  const bool is_survivor = before == Phase::kGroupLost || before == Phase::kSurvivors;
-  if (!is_survivor || state_.call != Call::kNone) return Action::kReturn;
-  state_.phase = Phase::kDiscarding;
-  return before == Phase::kSurvivors ? await(Action::kGoOnAlone) : Action::kReturn;
+  return is_survivor() && state_.call == Call::kNone ? discard_alone(Action::kReturn)
+                                                     : Action::kReturn;
 }
 
 Action Stepper::on(const called::Boundary& event) {
@@ -157,8 +157,7 @@ Action Stepper::on(const called::Boundary& event) {
   state_.call = Call::kBoundary;
   state_.boundary = event.kind;
   state_.steps = event.steps;
-  if (event.has_new_shards && state_.progress == StepProgress::kKept)
-    state_.progress = StepProgress::kComplete;
+  if (event.has_new_shards) renew_shards();
   switch (state_.phase) {
     case Phase::kReceived:
       return await(Action::kRollBack);
@@ -168,7 +167,11 @@ Action Stepper::on(const called::Boundary& event) {
     case Phase::kTraining:
       return has_new_shards() ? keep_shards() : begin_commit();
     default:
-      commit();
+      // No copy has the lost ranks' part of the change.
+      if (event.has_new_shards)
+        state_.phase = Phase::kDiscarding;
+      else
+        commit();
       return begin_recovery(/*at_boundary=*/true);
   }
 }
@@ -195,17 +198,19 @@ Action Stepper::on(const called::Arrive&) {
   return begin_recovery(/*at_boundary=*/true);
 }
 
-Action Stepper::on(const called::RunOnSurvivors&) {
+Action Stepper::on(const called::RunOnSurvivors& event) {
   if (state_.is_discarding()) return Action::kDecline;
   // Also as a part of another section.
   if (!state_.is_active() || state_.call == Call::kRunOnSurvivors) return Action::kRunAlone;
   // Of the step: where it fails, the step does not count.
   if (state_.progress == StepProgress::kOpen) return Action::kRunInStep;
+  if (event.has_new_shards && is_survivor()) return discard_alone(Action::kDecline);
   state_.call = Call::kRunOnSurvivors;
   state_.section = SectionProgress::kRunning;
   if (state_.phase == Phase::kGroupLost) return begin_recovery(/*at_boundary=*/false);
   // What is behind the section that was interrupted no rank has printed.
   if (state_.phase == Phase::kSurvivors) state_.is_main = state_.is_first_survivor;
+  if (event.has_new_shards) renew_shards();
   const bool keeps = state_.phase == Phase::kTraining && has_new_shards();
   return keeps ? keep_shards() : begin_section();
 }
@@ -221,11 +226,29 @@ Action Stepper::on(const called::CompleteStep&) {
 
 // Shards.
 
+bool Stepper::is_survivor() const {
+  return state_.phase == Phase::kGroupLost || state_.phase == Phase::kSurvivors;
+}
+
+// The survivors do not count what they do together. `how`: the end of the call.
+Action Stepper::discard_alone(Action how) {
+  const bool has_survivors = state_.phase == Phase::kSurvivors;
+  state_.phase = Phase::kDiscarding;
+  if (!has_survivors) return how;
+  state_.call = how == Action::kDecline ? Call::kRunOnSurvivors : Call::kNone;
+  return await(Action::kGoOnAlone);
+}
+
 // Since the newest copies.
 bool Stepper::has_new_shards() const {
   const bool are_kept =
       state_.progress == StepProgress::kNone || state_.progress == StepProgress::kKept;
   return state_.keeps_shards && !are_kept;
+}
+
+// The program has changed them behind the copies of the step.
+void Stepper::renew_shards() {
+  if (state_.progress == StepProgress::kKept) state_.progress = StepProgress::kComplete;
 }
 
 Action Stepper::keep_shards() {
@@ -565,7 +588,8 @@ Action Stepper::on(const outcome::Done&) {
       return begin_section();
     case Action::kGoOnAlone:
       if (state_.call == Call::kJoin) state_.phase = Phase::kJoining;
-      return state_.call == Call::kRunOnSurvivors ? end_section() : end_call();
+      if (state_.call != Call::kRunOnSurvivors) return end_call();
+      return state_.phase == Phase::kDiscarding ? end_call(Action::kDecline) : end_section();
     case Action::kExchangeState:
       if (!state_.takes_state) {
         adopt_source();

@@ -267,8 +267,8 @@ struct Deactivate {};
 struct CollectiveFailed {};
 /// The step, which seemed to be complete, has another update.
 struct MoreUpdates {};
-/// `steps`: updates of the parameters so far; `has_new_shards`: the program has changed shards
-/// since it left their copies.
+/// `steps`: updates of the parameters so far. `has_new_shards`: the program has changed shards
+/// since it left their copies; where survivors have, the step is discarded.
 struct Boundary {
   BoundaryKind kind = BoundaryKind::kStep;
   std::int64_t steps = 0;
@@ -282,7 +282,9 @@ struct StepFailed {};
 struct Leave {};
 /// Before the first boundary the program must know how far training is.
 struct Arrive {};
-struct RunOnSurvivors {};
+struct RunOnSurvivors {
+  bool has_new_shards = false;  ///< as in Boundary
+};
 /// The program must know whether the step, of which it has made the updates, counts.
 struct CompleteStep {};
 

@@ -559,8 +559,29 @@ TEST(StepMachine, AChangeBehindTheCopiesNeedsOthers) {
   rank.expect(outcome::Done{}, NextAction::kReturn);
   MachineRank other = rank;
   other.expect(called::Boundary{.steps = 1, .has_new_shards = true}, NextAction::kKeepShards);
+  MachineRank section = rank;
+  section.expect(called::RunOnSurvivors{.has_new_shards = true}, NextAction::kKeepShards);
+  section.expect(outcome::Done{}, NextAction::kRunSection);
   rank.complete_step();
   rank.expect(called::Boundary{.steps = 1}, NextAction::kKeepShards);
+}
+
+TEST(StepMachine, AChangeOfSurvivorsIsDiscarded) {
+  MachineRank rank = sharded_rank();
+  rank.complete_step();
+  rank.expect(called::CompleteStep{}, NextAction::kKeepShards);
+  rank.expect(outcome::Done{}, NextAction::kReturn);
+  rank.finish_section_alone();
+  MachineRank section = rank;
+  section.expect(called::RunOnSurvivors{.has_new_shards = true}, NextAction::kGoOnAlone);
+  section.expect(outcome::Done{}, NextAction::kDecline);
+  section.expect(called::Boundary{.steps = 1}, NextAction::kRollBack);
+  MachineRank unchanged = rank;
+  unchanged.expect(called::Boundary{.steps = 1}, NextAction::kGatherReports);
+  EXPECT_EQ(unchanged.state.boundaries, 1);
+  rank.expect(called::Boundary{.steps = 1, .has_new_shards = true}, NextAction::kRollBack);
+  EXPECT_EQ(rank.state.boundaries, 0);
+  rank.expect(outcome::RolledBack{}, NextAction::kGatherReports);
 }
 
 }  // namespace

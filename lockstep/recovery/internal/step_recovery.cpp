@@ -108,7 +108,7 @@ void StepRecovery::arrive(const NewestSnapshot& newest_snapshot) {
 }
 
 bool StepRecovery::run_on_survivors(const std::function<void()>& action) {
-  switch (carry_out(called::RunOnSurvivors{}, action)) {
+  switch (carry_out(called::RunOnSurvivors{training_.has_new_shards()}, action)) {
     case Action::kDecline:
       return false;
     case Action::kRunAlone:
