@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -330,6 +331,8 @@ class CommFaults(unittest.TestCase):
             [LOCKSTEP, "run", "--standalone", "--nproc-per-node=2", WORKER, "collectives"],
             stdout=subprocess.PIPE, text=True,
             env=os.environ | {"GLOO_SOCKET_IFNAME": "not-an-interface"})
+        alarm = threading.Timer(DEADLINE_S, launcher.terminate)
+        alarm.start()
         try:
             for _ in range(2):
                 self.assertEqual(launcher.stdout.readline().strip(), "running")
@@ -337,6 +340,7 @@ class CommFaults(unittest.TestCase):
             self.assertTrue(addresses)
             self.assertEqual(set(addresses), {"127.0.0.1"})
         finally:
+            alarm.cancel()
             launcher.terminate()
             launcher.communicate(timeout=DEADLINE_S)
 
