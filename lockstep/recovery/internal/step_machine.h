@@ -21,12 +21,14 @@ namespace lockstep::inline internal {
 ///
 ///     kInactive    errors are the program's own. → kTraining: Activate
 ///     kTraining    all ranks are at one place. → kDiscarding, kGroupLost: CollectiveFailed;
-///                  → kGroupLost: Boundary, RunOnSurvivors; → kDiscarding or kGroupLost, and
+///                  → kGroupLost: Boundary, RunOnSurvivors; → kDiscarding or kGroupLost: these and
+///                  CompleteStep, where it leaves copies of shards; → kDiscarding or kGroupLost, and
 ///                  within the call → kTraining, kEnded: StepFailed; → kEnded: Boundary at the
 ///                  training's end, Leave; → kInactive: Deactivate
 ///     kDiscarding  the step in flight is discarded. → kTraining, kFinishing: Boundary
 ///     kGroupLost   the group is lost, the step complete or none begun. → kTraining, kFinishing:
-///                  Boundary; → kSurvivors: RunOnSurvivors; → kDiscarding: MoreUpdates
+///                  Boundary; → kSurvivors: RunOnSurvivors; → kDiscarding: MoreUpdates, and
+///                  Boundary or RunOnSurvivors with new shards
 ///     kJoining     a new process in a job that has a state: everything before its first boundary
 ///                  is discarded. → kTraining, kFinishing: Boundary; → kReceived, kFinishing:
 ///                  Arrive; → kInactive: Arrive, if all ranks will load a newer snapshot
@@ -34,7 +36,8 @@ namespace lockstep::inline internal {
 ///                  discarded. → kTraining: Boundary
 ///     kSurvivors   in a group of the survivors that are in the same section; the others wait for
 ///                  them at a boundary. → kTraining: Boundary; → kGroupLost: RunOnSurvivors,
-///                  CollectiveFailed; → kDiscarding: MoreUpdates
+///                  CollectiveFailed; → kDiscarding: MoreUpdates, and Boundary or RunOnSurvivors
+///                  with new shards
 ///     kFinishing   a new process that joined after the end of training: everything before the end
 ///                  of its loop is discarded. → kEnded: Boundary at the training's end
 ///     kEnded       training is complete; errors are the program's own. ← any: Leave
