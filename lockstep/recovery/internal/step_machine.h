@@ -21,9 +21,9 @@ namespace lockstep::inline internal {
 ///
 ///     kInactive    errors are the program's own. → kTraining: Activate
 ///     kTraining    all ranks are at one place. → kDiscarding, kGroupLost: CollectiveFailed;
-///                  → kGroupLost: Boundary, RunOnSurvivors; → kDiscarding or kGroupLost: these and
-///                  CompleteStep, where it leaves copies of shards; → kDiscarding or kGroupLost, and
-///                  within the call → kTraining, kEnded: StepFailed; → kEnded: Boundary at the
+///                  → kGroupLost: Boundary, RunOnSurvivors; → kDiscarding, kGroupLost: these and
+///                  CompleteStep, where it leaves copies of shards; → kDiscarding or kGroupLost,
+///                  and within the call → kTraining, kEnded: StepFailed; → kEnded: Boundary at the
 ///                  training's end, Leave; → kInactive: Deactivate
 ///     kDiscarding  the step in flight is discarded. → kTraining, kFinishing: Boundary
 ///     kGroupLost   the group is lost, the step complete or none begun. → kTraining, kFinishing:
