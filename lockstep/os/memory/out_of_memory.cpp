@@ -4,11 +4,14 @@
 
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/machine/control_groups.h"
+#include "lockstep/os/machine/machine.h"
 
 namespace lockstep::inline internal {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr auto kWholeMachine = "the machine had none left";
 
 std::optional<std::uint64_t> count_in(const fs::path& counter) {
   std::ifstream file(counter);
@@ -41,7 +44,9 @@ OutOfMemoryKills::OutOfMemoryKills(const fs::path& root) {
 std::optional<std::string> OutOfMemoryKills::since() const {
   if (count_in(counter_).value_or(0) <= before_) return std::nullopt;
   std::uint64_t bytes = 0;
-  if (limit_.empty() || !(std::ifstream(limit_) >> bytes)) return "the machine had none left";
+  if (limit_.empty() || !(std::ifstream(limit_) >> bytes)) return kWholeMachine;
+  // Version 1 has a number where there is no limit, too: the largest.
+  if (bytes >= total_memory_bytes()) return kWholeMachine;
   return concat("its memory cgroup has a limit of ", bytes / 1'000'000, " MB (", limit_.string(),
                 ")");
 }

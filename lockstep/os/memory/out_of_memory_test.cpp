@@ -63,6 +63,15 @@ TEST_F(OutOfMemoryTest, AGroupWithoutALimitIsTheMachine) {
   EXPECT_EQ(kills.since(), "the machine had none left");
 }
 
+TEST_F(OutOfMemoryTest, ALimitAboveTheMachinesMemoryIsNone) {
+  write("proc/self/cgroup", "4:memory:/job\n");
+  write("sys/fs/cgroup/memory/job/memory.oom_control", "oom_kill 0\n");
+  write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "9223372036854771712\n");
+  const OutOfMemoryKills kills = this->kills();
+  write("sys/fs/cgroup/memory/job/memory.oom_control", "oom_kill 1\n");
+  EXPECT_EQ(kills.since(), "the machine had none left");
+}
+
 TEST_F(OutOfMemoryTest, ASystemThatDoesNotCountTellsNothing) {
   EXPECT_EQ(kills().since(), std::nullopt);
 }
