@@ -83,11 +83,12 @@ Exchange make_exchange(const std::string& name, const ProcessGroup& control, con
   }
   const auto dash = name.find('-');
   const std::string kind = name.substr(0, dash);
-  if (dash == std::string::npos || (kind != "lockstep" && kind != "onecopy" &&
-                                    kind != "fullyshard" && kind != "c10d" && kind != "barrier")) {
+  if (dash == std::string::npos ||
+      (kind != "lockstep" && kind != "onecopy" && kind != "fullyshard" && kind != "hybridshard" &&
+       kind != "c10d" && kind != "barrier")) {
     throw UsageError(concat("ddp_step: there is no exchange '", name,
                             "'; choose none, lockstep-<backend>, onecopy-<backend>, "
-                            "fullyshard-<backend> or c10d-<backend>"));
+                            "fullyshard-<backend>, hybridshard-<backend> or c10d-<backend>"));
   }
   const ProcessGroup group = group_over(name.substr(dash + 1), control);
   if (kind == "barrier") {
@@ -97,9 +98,12 @@ Exchange make_exchange(const std::string& name, const ProcessGroup& control, con
             },
             parameters};
   }
-  if (kind == "fullyshard") {
+  if (kind == "fullyshard" || kind == "hybridshard") {
+    const HybridShard hybrid =
+        kind == "hybridshard" ? HybridShard::kShardInMachines : HybridShard::kNone;
     const auto sharded = std::make_shared<FullySharded<torch::nn::SequentialImpl>>(
         task.model, FullyShardOptions{.process_group = group,
+                                      .hybrid_shard = hybrid,
                                       .auto_wrap_policy = module_wrap_policy<models::GptBlock>()});
     return {[sharded](const at::Tensor& inputs) { return sharded->forward(inputs); },
             sharded->parameters()};

@@ -1,5 +1,5 @@
-"""What bench/ddp_step/run.py and bench/step/run.py share: they time steps of the programs ddp_step (C++) and
-pytorch_ddp.py (Python), whose ranks wait for commands, in turns, so that all see the same machine."""
+"""What bench/ddp_step/run.py, bench/step/run.py and bench/fully_shard/run.py share: they time steps of the programs
+ddp_step (C++) and pytorch_ddp.py (Python), whose ranks wait for commands, in turns, so that all see the same machine."""
 import argparse
 import contextlib
 import json
@@ -22,15 +22,19 @@ STEPS = {"toy": 200, "linear": 200, "mlp": 15, "mingpt": 10, "gpt124m": 1, "resn
 # Exchanges of pytorch_ddp.py.
 PYTORCH = ("pytorch", "fsdp2")
 
+# Between machines both programs run at the same time.
+MASTER_PORTS = {"native": 29517, "pytorch": 29518}
+
 
 class Program:
-    """The ranks of a job that wait for commands on a named pipe."""
+    """The ranks of a job that wait for commands on a named pipe. `launchers`: the commands that start it, one a
+    machine."""
 
-    def __init__(self, folder, name, command, environment):
+    def __init__(self, folder, name, launchers, environment):
         self.pipes = [os.path.join(folder, f"{name}.{end}") for end in ("commands", "answers")]
         for pipe in self.pipes:
             os.mkfifo(pipe)
-        self.process = subprocess.Popen([*command, *self.pipes], env=environment)
+        self.processes = [subprocess.Popen([*command, *self.pipes], env=environment) for command in launchers]
         # Opened for both directions, so that a program that fails to start leaves nobody waiting.
         self.commands = open(os.open(self.pipes[0], os.O_RDWR), "w", encoding="utf-8")
         self.answers = open(os.open(self.pipes[1], os.O_RDWR | os.O_NONBLOCK), encoding="utf-8")
@@ -39,18 +43,20 @@ class Program:
     def ask(self, line):
         print(line, file=self.commands, flush=True)
         while not select.select([self.answers], [], [], 0.5)[0]:
-            if self.process.poll() is not None:
-                sys.exit(f"run.py: the program ended with {self.process.returncode} at '{line}'")
+            for process in self.processes:
+                if process.poll() is not None:
+                    sys.exit(f"run.py: the program ended with {process.returncode} at '{line}'")
         return json.loads(self.answers.readline())
 
     def close(self):
         with contextlib.suppress(OSError):
             print("", file=self.commands, flush=True)
-        try:
-            self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.process.terminate()
-            self.process.wait()
+        for process in self.processes:
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.terminate()
+                process.wait()
 
 
 def names(text):
@@ -75,25 +81,32 @@ def check_names(parser, kind, given, known):
             parser.error(f"there is no {kind} '{name}'; choose of {', '.join(known)}")
 
 
-def start_program(arguments, folder, name):
-    """Its ranks wait for commands. `name`: native or pytorch."""
+def start_program(arguments, folder, name, machines=None):
+    """Its ranks wait for commands. `name`: native or pytorch. `machines`: a TwoMachines, each of which gets half of the
+    ranks."""
     binaries = pathlib.Path(arguments.build).resolve() / "bin"
     commands = {"native": binaries / "ddp_step",
                 "pytorch": pathlib.Path(__file__).resolve().parent / "pytorch_ddp.py"}
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": sys.executable,
                    "PYTHONWARNINGS": "ignore"}
-    launch = [str(binaries / "lockstep"), "run", "--standalone", f"--nproc-per-node={arguments.ranks}"]
-    return Program(folder, name, [*launch, str(commands[name])], environment)
+    lockstep = str(binaries / "lockstep")
+    command = [str(commands[name])]
+    if machines:
+        environment["GLOO_SOCKET_IFNAME"] = "cable"
+        launchers = machines.launchers(lockstep, arguments.ranks // 2, command, port=MASTER_PORTS[name])
+    else:
+        launchers = [[lockstep, "run", "--standalone", f"--nproc-per-node={arguments.ranks}", *command]]
+    return Program(folder, name, launchers, environment)
 
 
-def take_turns(arguments, subjects):
+def take_turns(arguments, subjects, machines=None):
     """Yields (model, subject, placement, answer) for each turn. `subjects`: {name: (exchange, optimizer)}."""
     show = sys.stderr.isatty()
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         programs = {}
         has_pytorch = any(exchange in PYTORCH for exchange, _ in subjects.values())
         for name in ["native", "pytorch"] if has_pytorch else ["native"]:
-            programs[name] = start_program(arguments, folder, name)
+            programs[name] = start_program(arguments, folder, name, machines)
             stack.callback(programs[name].close)
         for turn in range(arguments.rounds):
             for model in arguments.models:

@@ -1,7 +1,8 @@
 // What AcceleratorOptions::recover costs while nothing fails:
-// accelerator_cost toy|adam TURNS STEPS. By turns so many steps in the loop of an Accelerator that
-// recovers and in that of one that does not, in the same processes and on the same group, so that
-// both see the same machine. Prints, as JSON, the microseconds of a step in each turn.
+// accelerator_cost toy|adam|sharded TURNS STEPS. By turns so many steps in the loop of an
+// Accelerator that recovers and in that of one that does not, in the same processes and on the same
+// group, so that both see the same machine. Prints, as JSON, the microseconds of a step in each
+// turn.
 #include <algorithm>
 #include <chrono>
 #include <iostream>
@@ -48,6 +49,7 @@ struct SameRows : torch::data::datasets::BatchDataset<SameRows, torch::data::Exa
 };
 
 struct Workload {
+  AcceleratorOptions options;
   nn::Sequential net;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   std::int64_t inputs = 0;
@@ -60,11 +62,22 @@ Workload make_workload(const std::string& name) {
     auto sgd = std::make_unique<torch::optim::SGD>(net->parameters(), kLearningRate);
     return {.net = net, .optimizer = std::move(sgd), .inputs = 20, .outputs = 1};
   }
-  if (name != "adam") throw UsageError("accelerator_cost: there are toy and adam");
-  nn::Sequential net(nn::Linear(64, 256), nn::ReLU(), nn::Linear(256, 256), nn::ReLU(),
-                     nn::Linear(256, 64));
+  if (name != "adam" && name != "sharded") {
+    throw UsageError("accelerator_cost: there are toy, adam and sharded");
+  }
+  const bool is_sharded = name == "sharded";
+  const std::int64_t outside = is_sharded ? 512 : 64;
+  const std::int64_t inside = is_sharded ? 4096 : 256;
+  nn::Sequential net(nn::Linear(outside, inside), nn::ReLU(), nn::Linear(inside, inside),
+                     nn::ReLU(), nn::Linear(inside, outside));
   auto adam = std::make_unique<torch::optim::Adam>(net->parameters(), kLearningRate);
-  return {.net = net, .optimizer = std::move(adam), .inputs = 64, .outputs = 64};
+  AcceleratorOptions options;
+  if (is_sharded) options.strategy = Strategy::kFullyShard;
+  return {.options = options,
+          .net = net,
+          .optimizer = std::move(adam),
+          .inputs = outside,
+          .outputs = outside};
 }
 
 /// The loop of an accelerator, which `on_step` is called in, with the number of steps so far, until
@@ -90,14 +103,15 @@ double microseconds(Clock::time_point begin, std::int64_t steps) {
 }
 
 int run(const std::string& name, std::int64_t turns, std::int64_t turn_steps) {
-  Accelerator recovering;
-  use_one_processor(recovering.process_group());
   Workload workload = make_workload(name);
+  Accelerator recovering(workload.options);
+  use_one_processor(recovering.process_group());
   std::vector<double> recovering_us, plain_us;
   Clock::time_point begin;
   const auto plain_turn = [&] {
-    Accelerator accelerator({.recover = false});
     Workload fresh = make_workload(name);
+    fresh.options.recover = false;
+    Accelerator accelerator(fresh.options);
     train(accelerator, fresh, kWarmUpSteps + turn_steps + 1, [&](std::int64_t step) {
       if (step == kWarmUpSteps) begin = Clock::now();
       if (step == kWarmUpSteps + turn_steps) plain_us.push_back(microseconds(begin, turn_steps));

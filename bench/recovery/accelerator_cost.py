@@ -5,14 +5,15 @@ machine the least of all turns says more, and of a single rank (--ranks=1), whic
 
     bench/recovery/accelerator_cost.py --binaries=build/release/bin --json=accelerator_cost.json
 
-Workloads: a linear layer of 20 inputs with SGD, 32 rows a rank, and 0.1 million parameters with Adam.
+Workloads: a linear layer of 20 inputs with SGD, 32 rows a rank, and 0.1 million parameters with Adam. With
+--workloads=sharded 21 million parameters with Adam, fully sharded: ranks leave copies of their shards in each step.
 """
 
 from cost import run_command, row_of_turns
 from jobs import machine, make_parser, write_figures
 
 # Of a job: turns, and steps of a turn.
-WORKLOADS = {"toy": (100, 400), "adam": (60, 60)}
+WORKLOADS = {"toy": (100, 400), "adam": (60, 60), "sharded": (10, 10)}
 
 
 def turns_of(arguments, workload):
@@ -25,9 +26,11 @@ def turns_of(arguments, workload):
 def main():
     parser = make_parser(__doc__, "lockstep and accelerator_cost")
     parser.add_argument("--ranks", type=int, default=2, help="of the jobs (default 2)")
+    parser.add_argument("--workloads", type=lambda text: text.split(","), default=["toy", "adam"],
+                        help=f"of {', '.join(WORKLOADS)} (default toy,adam)")
     parser.add_argument("--rounds", type=int, default=5, help="jobs of each (default 5)")
     arguments = parser.parse_args()
-    turns, before = {workload: [] for workload in WORKLOADS}, machine()
+    turns, before = {workload: [] for workload in arguments.workloads}, machine()
     for _ in range(arguments.rounds):
         for workload, found in turns.items():
             found += turns_of(arguments, workload)

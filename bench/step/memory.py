@@ -26,13 +26,14 @@ def descendants_of(pid):
             yield from descendants_of(child)
 
 
-def ranks_of(launcher):
-    """The processes that serve commands: their last argument is a pipe, as the launcher's is."""
-    for pid in descendants_of(launcher.pid):
-        with contextlib.suppress(OSError):
-            arguments = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-            if arguments[-1] == launcher.args[-1].encode():
-                yield pid
+def ranks_of(program):
+    """The processes that serve commands: their last argument is a pipe, as the launchers' is."""
+    for launcher in program.processes:
+        for pid in descendants_of(launcher.pid):
+            with contextlib.suppress(OSError):
+                arguments = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+                if arguments[-1] == launcher.args[-1].encode():
+                    yield pid
 
 
 def pss_mb(pid):
@@ -44,15 +45,15 @@ def pss_mb(pid):
 class PeakMemory(threading.Thread):
     """Looks at the ranks again and again."""
 
-    def __init__(self, launcher):
+    def __init__(self, program):
         super().__init__(daemon=True)
-        self.launcher = launcher
+        self.program = program
         self.is_over = threading.Event()
         self.peak_mb = 0
 
     def run(self):
         while not self.is_over.wait(BETWEEN_LOOKS_S):
-            self.peak_mb = max(self.peak_mb, sum(map(pss_mb, ranks_of(self.launcher))))
+            self.peak_mb = max(self.peak_mb, sum(map(pss_mb, ranks_of(self.program))))
 
     def end(self):
         self.is_over.set()
@@ -65,11 +66,11 @@ def measure(arguments, model, way):
     with tempfile.TemporaryDirectory() as folder:
         program = turns.start_program(arguments, folder, "pytorch" if exchange in turns.PYTORCH else "native")
         try:
-            memory = PeakMemory(program.process)
+            memory = PeakMemory(program)
             memory.start()
             program.ask(f"{model} {exchange} {optimizer} 1")
             peak_mb = memory.end()
-            at_end_mb = sum(map(pss_mb, ranks_of(program.process)))
+            at_end_mb = sum(map(pss_mb, ranks_of(program)))
         finally:
             program.close()
     return {"model": model, "way": way, "peak_mb": peak_mb, "at_end_mb": at_end_mb}
