@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests/python"))
+sys.path.insert(0, str(ROOT / "tests/python/support"))
 from missing import Missing  # noqa: E402
 from network_namespaces import TwoMachines  # noqa: E402
 

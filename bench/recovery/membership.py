@@ -19,7 +19,7 @@ import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests/python"))
+sys.path.insert(0, str(ROOT / "tests/python/support"))
 from etcd_job import EtcdJobTest  # noqa: E402
 from rendezvous_job import JobTest, wait_for_generation  # noqa: E402
 

@@ -26,7 +26,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "bench/recovery"))
-sys.path.append(str(ROOT / "tests/python"))
+sys.path.append(str(ROOT / "tests/python/support"))
 from heard_job import HeardJob, PATIENCE_S  # noqa: E402
 from missing import Missing  # noqa: E402
 from network_namespaces import TwoMachines  # noqa: E402

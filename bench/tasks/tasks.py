@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-# The GPT that tests/python/mingpt_parity.py holds to ours, bit by bit.
+# The GPT that tests/python/parity/mingpt_parity.py holds to ours, bit by bit.
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "tests" / "python"))
+sys.path.append(str(ROOT / "tests/python/support"))
 from mingpt_twin import Block, Gpt  # noqa: E402, F401
 
 TEXT_LENGTH = 64

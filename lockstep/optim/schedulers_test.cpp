@@ -16,7 +16,7 @@
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/save.h"
 
-// Numbers are compared with Python's in tests/python/optimizers.py.
+// Numbers are compared with Python's in tests/python/parity/optimizers.py.
 namespace lockstep::testing {
 namespace {
 

@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-// Under a launcher: tests/python/live_recovery.py.
+// Under a launcher: tests/python/recovery/live_recovery.py.
 TEST(ResilientTrainingAlone, IsAPlainLoopOnce) {
   torch::nn::Linear net(1, 1);
   torch::optim::SGD optimizer(net->parameters(), 0.1);

@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 HERE = os.path.abspath(__file__)
-sys.path.insert(0, os.path.join(os.path.dirname(HERE), "..", "..", "tests", "python"))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "..", "..", "tests", "python", "support"))
 from cases import some  # noqa: E402
 
 STEPS = 100

@@ -4,7 +4,7 @@
 
 A block that stands in another source file, apart from comments and spaces, is compiled there. All others are in
 code_blocks.cpp.in. "…" in a block stands for lines that are left out. The Chinese guides (*.zh.md) have the blocks of the
-English ones: tests/python/docs.py compares them.
+English ones: tests/python/sources/docs.py compares them.
 """
 
 import pathlib

@@ -1,4 +1,4 @@
-// A rank for the fault tests (tests/python/comm_faults.py): joins as its environment and arguments
+// A rank for the fault tests (tests/python/faults/comm_faults.py): joins as its environment and arguments
 // say, tells on stdout how far it is, and goes on until something ends it.
 //   fault_worker
 //   join|reinit|collectives|polled_collectives|polled_messages|train|shards|large_shards

@@ -12,7 +12,7 @@
 
 #include "tests/checkpoint.h"
 
-// The modules of tests/python/ddp_features_pytorch.py, with the same names. Weights are read from
+// The modules of tests/python/parity/ddp_features_pytorch.py, with the same names. Weights are read from
 // what Python wrote.
 namespace lockstep::testing {
 

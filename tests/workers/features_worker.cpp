@@ -1,4 +1,4 @@
-// The C++ side of tests/python/ddp_features.py: does what ddp_features_pytorch.py does, case by
+// The C++ side of tests/python/parity/ddp_features.py: does what ddp_features_pytorch.py does, case by
 // case under the same names, and writes what came out of it for torch.load.
 //   features_worker FOLDER_OF_WEIGHTS FILE_WITHOUT_RANK
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The C++ side of tests/python/fully_shard.py: a small network of tokens, fully sharded.
+// The C++ side of tests/python/parity/fully_shard.py: a small network of tokens, fully sharded.
 //   train SGD|AdamW FILE_OF_WEIGHTS RESULT none|machines   trains as the test does with PyTorch's
 //       FSDP2; machines: with a replica on each
 //   die PLACE      trains until rank 1 kills itself in step 3, at PLACE: forward, backward

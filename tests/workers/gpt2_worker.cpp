@@ -1,4 +1,4 @@
-// The C++ side of tests/python/gpt2_pretrained.py: a GPT-2 that transformers saved, or will load.
+// The C++ side of tests/python/snapshot/gpt2_pretrained.py: a GPT-2 that transformers saved, or will load.
 #include <string>
 
 #include <ATen/ATen.h>

@@ -1,4 +1,4 @@
-// The C++ side of tests/python/mingpt_parity.py: takes weights and batches from Python, trains on
+// The C++ side of tests/python/parity/mingpt_parity.py: takes weights and batches from Python, trains on
 // them, and writes what came of it for torch.load.
 //   gpt_worker INPUT OUTPUT
 // INPUT: {"model": state dict, "config": {n_layer, n_head, vocab_size, …}, "seed": int,

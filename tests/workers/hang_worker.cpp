@@ -1,5 +1,5 @@
 // Trains with DistributedDataParallel and an ordinary loop until one rank hangs
-// (tests/python/hangs.py).
+// (tests/python/faults/hangs.py).
 //   hang_worker circles|deadlock|stop|kill|pair|bucket|group RANK
 #include <csignal>
 #include <cstdlib>

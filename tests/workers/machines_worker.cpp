@@ -1,4 +1,4 @@
-// A rank for the tests of several machines (tests/python/two_machines.py).
+// A rank for the tests of several machines (tests/python/launcher/two_machines.py).
 //   machines_worker check   sums tensors of several sizes; says "ok BACKEND" when all were right
 //   machines_worker loop    says "running PID" and sums until an error ends it
 #include <cstdio>

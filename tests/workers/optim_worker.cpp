@@ -1,4 +1,4 @@
-// The C++ side of tests/python/optim_parity.py: clips gradients and averages weights, which come
+// The C++ side of tests/python/parity/optim_parity.py: clips gradients and averages weights, which come
 // from formulas, and writes what came out of it for torch.load.
 //   optim_worker clip|average FILE
 #include <cmath>

@@ -1,4 +1,4 @@
-// The C++ side of tests/python/optimizers.py: makes steps of Lockstep's optimizers and schedulers
+// The C++ side of tests/python/parity/optimizers.py: makes steps of Lockstep's optimizers and schedulers
 // with gradients that come from formulas, and writes what came out of it for torch.load.
 //   optimizers_worker steps CASES FILE       the cases of a JSON file, 100 steps each
 //   optimizers_worker resume CASES FILE      from Python's states, which FILE.NAME has

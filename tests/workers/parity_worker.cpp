@@ -1,4 +1,4 @@
-// The Lockstep side of the parity test (tests/python/ddp_parity.py): trains the network of that
+// The Lockstep side of the parity test (tests/python/parity/ddp_parity.py): trains the network of that
 // script on the same samples and writes every loss and the final state as raw float32.
 //   parity_worker DIGITS_CSV INITIAL_STATE OUTPUT_FOLDER BATCH_SIZE STEPS NORM(0|1) BFLOAT16(0|1)
 //                 AMP(0|1)

@@ -1,4 +1,4 @@
-// A rank for tests/python/pipeline_faults.py: trains replicas of a pipeline until something ends
+// A rank for tests/python/faults/pipeline_faults.py: trains replicas of a pipeline until something ends
 // it, and tells on stdout when the first step is done, and by which error it ends.
 //   pipeline_worker SCHEDULE CHUNKS_PER_RANK REPLICAS
 #include <cstdio>

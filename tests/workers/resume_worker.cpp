@@ -1,5 +1,5 @@
 // Trains, is killed, goes on with another number of ranks, again and again; each run is some forks
-// of this process, which has no threads (tests/python/resume.py).
+// of this process, which has no threads (tests/python/recovery/resume.py).
 //   resume_worker FOLDER KILLS SEED
 #include <algorithm>
 #include <csignal>

@@ -1,4 +1,4 @@
-// A rank for the fault tests of the shared-memory backend (tests/python/shm_faults.py) and for
+// A rank for the fault tests of the shared-memory backend (tests/python/faults/shm_faults.py) and for
 // bench/peer_death.py: says "running" on stdout once all ranks have done ACTION once, and goes on
 // until an error ends it; then says which, and when on the monotonic clock.
 //   shm_worker ACTION [BYTES]    BYTES: memory that rank 1 holds

@@ -1,4 +1,4 @@
-// The C++ side of tests/python/snapshot_interop.py: trains, saves and loads what Python loads and
+// The C++ side of tests/python/snapshot/snapshot_interop.py: trains, saves and loads what Python loads and
 // saved.
 #include <cstdio>
 #include <memory>

@@ -1,4 +1,4 @@
-// Calls lockstep::spawn() in the way that its first argument names; tests/python/spawn.py looks.
+// Calls lockstep::spawn() in the way that its first argument names; tests/python/launcher/spawn.py looks.
 #include <cerrno>
 #include <chrono>
 #include <csignal>

@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "python/support"))
 
 import faults as drawn_faults
 from free_ports import free_port
