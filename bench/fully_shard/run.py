@@ -20,7 +20,7 @@ import sys
 import tempfile
 
 FOLDER = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(FOLDER.parent / name) for name in ("step", "ddp_step", "tasks", "../tests/python")]
+sys.path[:0] = [str(FOLDER.parent / name) for name in ("step", "ddp_step", "tasks", "../tests/python/support")]
 import memory  # noqa: E402
 import turns  # noqa: E402
 from missing import Missing  # noqa: E402
