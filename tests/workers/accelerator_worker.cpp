@@ -6,10 +6,11 @@
 // $ACCELERATOR_WORKER_FOLDER), async and sharded (of these), tail (evaluations within the loop),
 // places (says which failpoints it passes), per_rank (a batch of its own for each rank), drop
 // (drop_last), shards (6 logical shards, shards8: 8), onecopy (one_copy_per_machine), fused
-// (Lockstep's optimizers, else LibTorch's), fully (sharded), swaps (evaluates other weights), hook
-// (a comm hook, with which recovery is off), logs (the loss of each batch), forgets (steps read a
-// number that is not registered). EPOCHS_LOOP while: a loop over loader.epoch(). Says each step,
-// and at the end the bits of its state, each after its pid.
+// (Lockstep's optimizers, else LibTorch's), fully (sharded), hybrid (a replica on each machine),
+// swaps (evaluates other weights), hook (a comm hook, with which recovery is off), logs (the loss
+// of each batch), forgets (steps read a number that is not registered), norandom (no dropout: with
+// recovery off its numbers are each process's own). EPOCHS_LOOP while: a loop over loader.epoch().
+// Says each step, and at the end the bits of its state, each after its pid.
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -151,6 +152,9 @@ struct Settings {
     return is("bf16") ? Precision::kBFloat16 : Precision::kFloat32;
   }
   Strategy strategy() const { return is("fully") ? Strategy::kFullyShard : Strategy::kDdp; }
+  FullyShardOptions fully_shard() const {
+    return {.hybrid_shard = is("hybrid") ? HybridShard::kShardInMachines : HybridShard::kNone};
+  }
   int accumulation() const { return is("accumulate") ? 2 : 1; }
   int logical_shards() const {
     constexpr std::string_view kPart = "shards";
@@ -299,7 +303,8 @@ int run_trainer(const Settings& settings) {
                    .memory_every = settings.memory_every,
                    .check_replicas_every = settings.check_replicas_every(),
                    .one_copy_per_machine = settings.is("onecopy"),
-                   .log_samples = true});
+                   .log_samples = true,
+                   .fully_shard = settings.fully_shard()});
   trainer.add(LambdaCallback({.on_train_batch_end = [](TrainerState& state) {
     const int rank = state.accelerator.process_index();
     const std::int64_t step = state.time.batches;
@@ -376,9 +381,10 @@ int run(const Settings& settings) {
                            .memory_every = settings.memory_every,
                            .check_replicas_every = settings.check_replicas_every(),
                            .one_copy_per_machine = settings.is("onecopy"),
-                           .ddp = {.comm_hook = make_hook(settings)}});
-  nn::Sequential net(nn::Linear(8, 16), nn::BatchNorm1d(16), nn::ReLU(), nn::Dropout(0.2),
-                     nn::Linear(16, 1));
+                           .ddp = {.comm_hook = make_hook(settings)},
+                           .fully_shard = settings.fully_shard()});
+  nn::Sequential net(nn::Linear(8, 16), nn::BatchNorm1d(16), nn::ReLU(),
+                     nn::Dropout(settings.is("norandom") ? 0 : 0.2), nn::Linear(16, 1));
   nn::Linear critic(8, 1);
   for (nn::Module* module :
        {static_cast<nn::Module*>(net.get()), static_cast<nn::Module*>(critic.get())}) {

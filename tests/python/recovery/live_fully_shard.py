@@ -4,9 +4,11 @@ completed step is lost, and the end has the bits of the undisturbed run.
     live_fully_shard.py LOCKSTEP ACCELERATOR_WORKER [unittest arguments]
 """
 
+import itertools
 import os
 import pathlib
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -16,6 +18,8 @@ sys.path.append(str(pathlib.Path(__file__).parents[1] / "support"))
 from cases import some
 from launch_reports import recoveries
 from live_job import LiveAcceleratorTest, LiveJobTest
+from missing import enter_for_class
+from network_namespaces import ADDRESSES, TwoMachines
 
 LOCKSTEP, WORKER = map(os.path.abspath, sys.argv[1:3])
 LiveJobTest.LOCKSTEP, LiveJobTest.WORKER = LOCKSTEP, WORKER
@@ -150,6 +154,7 @@ class LiveFullyShard(LiveAcceleratorTest):
                 job = self.start(environment=environment, arguments=("tail+swaps+save+fully+fused",), **options)
                 self.assertEqual(job.finish(), [0], job.errors)
                 self.assertEqual(job.ends(), undisturbed)
+
     def test_every_kind_of_step(self):
         for kind in some(("accumulate+uneven", "fp16", "bf16+syncbn", "lion", "manual"), 3):
             with self.subTest(kind=kind):
@@ -254,6 +259,61 @@ class LiveFullyShardTrainer(LiveAcceleratorTest):
         self.assertEqual(len(end["ends"]), 1, job.errors)
         for what in ("lines", "samples", "snapshots"):  # The bits are those of other ranks.
             self.assertEqual(end[what], undisturbed[what], job.errors)
+
+
+class LiveFullyShardMachines(LiveAcceleratorTest):
+    """Copies of shards are of one machine: if ranks of several are lost, all restart from the newest snapshot."""
+
+    PORT = 29519  # In network namespaces of its own.
+
+    @classmethod
+    def setUpClass(cls):
+        cls.machines = enter_for_class(cls, TwoMachines())
+
+    def launch_on(self, job, machine, kind, steps):
+        return job.launch([*self.machines.on(machine), LOCKSTEP, "run", "--nnodes=2", "--rdzv-backend=c10d",
+                           f"--rdzv-endpoint={ADDRESSES[0]}:{self.PORT}", "--rdzv-id=job",
+                           "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1", "--max-restarts=5",
+                           "--nproc-per-node=2", WORKER, str(steps), kind])
+
+    def finished(self, kind, lost="", steps=60):
+        """A job of 2 × 2 ranks that has ended well."""
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+            job = self.add_job("hierarchical", {"LOCKSTEP_JOB_SECRET": "s" * 32, "ACCELERATOR_WORKER_FOLDER": folder})
+            job.environment["LIVE_WORKER_STEP_READ"] = job.step_read.name
+            first, second = (self.launch_on(job, machine, kind, steps) for machine in range(2))
+            processes = job.wait_for_begin(4)
+            codes = {first: 0, second: 0}
+            if lost:
+                job.wait_for_step(14)
+                if lost == "rank":
+                    os.kill(processes[3], signal.SIGKILL)
+                else:
+                    second.kill()  # Its ranks with it.
+                    codes = {first: 0, second: -signal.SIGKILL, self.launch_on(job, 1, kind, steps): 0}
+                self.assertFalse(set(processes.values()) & set(job.wait_for_begin(4).values()))
+            self.assertEqual(job.finish(), list(codes.values()), job.errors)
+            self.expect_audited(folder)
+            return job
+
+    def test_all_ranks_restart_from_the_newest_snapshot(self):
+        for loop, hybrid, lost in some(itertools.product(("norandom+save", "trainer"), ("", "+hybrid"), ("rank", "machine")), 7):
+            with self.subTest(loop=loop, hybrid=hybrid, lost=lost):
+                kind = f"{loop}+fully+fused{hybrid}"
+                undisturbed, job = self.finished(kind), self.finished(kind, lost)
+                self.assertEqual(len(job.ends()), 1)
+                self.assertEqual(job.ends(), undisturbed.ends(), job.errors)
+                reason = "hybrid_shard" if hybrid else "several machines"
+                for one, generations in ((undisturbed, 1), (job, 2)):
+                    warnings = re.findall(r"recovery is off \(strategy kFullyShard .*\b(.+?)\): if a rank fails, all ranks restart",
+                                          one.errors)
+                    self.assertEqual(len(warnings), generations, one.errors)
+                    self.assertIn(reason, one.errors)
+                begins = [int(text.split()[-1]) for _, text in job.said if "begins at" in text]
+                self.assertEqual(begins[:4], [0] * 4)
+                # The newest behind step 14, and no step behind it.
+                self.assertEqual(len(set(begins[4:])), 1, begins)
+                self.assertIn(begins[4], range(13, 60), begins)
 
 
 if __name__ == "__main__":
