@@ -1,6 +1,7 @@
 #include "lockstep/train/accelerator.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include <ATen/ops/cat.h>
@@ -84,17 +85,14 @@ void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, do
 }
 
 double Accelerator::get_total_norm(const std::vector<at::Tensor>& parameters) const {
+  // Before a rank's last shard, other ranks may be at other shards.
+  const bool is_summed = sync_gradients() && !state_->has_lost_group();
+  if (state_->options().logical_shards > 0 && !is_summed) return 0;
+  double norm = std::numeric_limits<double>::quiet_NaN();
+  if (!state_->has_all_gradients()) return norm;
   const std::vector<at::Tensor> own = state_->own_parts(parameters);
-  double norm = 0;
-  const auto compute = [&] {
-    norm = lockstep::get_total_norm(own, state_->norm_options(/*norm_type=*/2));
-  };
-  if (state_->options().logical_shards == 0) {
-    state_->attempt_in_step(compute);  // Collective with kFullyShard.
-  } else if (sync_gradients() && !state_->has_lost_group()) {
-    // Before a rank's last shard, other ranks may be at other shards.
-    state_->attempt_in_step(compute);
-  }
+  state_->attempt_in_step(
+      [&] { norm = lockstep::get_total_norm(own, state_->norm_options(/*norm_type=*/2)); });
   return norm;
 }
 

@@ -180,8 +180,9 @@ class Accelerator {
   /// Strategy::kFullyShard gathered, on rank 0, and empty on the others; collective then.
   TensorDict get_state_dict(const torch::nn::Module& module) const;
 
-  /// As lockstep::get_total_norm, of the gradients as they are. With Strategy::kFullyShard
-  /// collective. With logical_shards 0 until the step's gradients are summed.
+  /// As lockstep::get_total_norm, of the gradients as they are. With Strategy::kFullyShard or
+  /// one_copy_per_machine collective, and NaN if a rank was lost since backward(), and with it its
+  /// gradients. With logical_shards 0 until the step's gradients are summed.
   double get_total_norm(const std::vector<at::Tensor>& parameters) const;
   /// As lockstep::clip_grad_norm_, on unscaled gradients, when the step is complete; returns the
   /// norm. Otherwise does nothing and returns 0.

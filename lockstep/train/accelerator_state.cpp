@@ -228,6 +228,11 @@ bool AcceleratorState::is_accumulating() const {
   return shards_ ? shards_->is_within_step() : has_gradients_ && !sync_gradients();
 }
 
+bool AcceleratorState::has_all_gradients() const {
+  if (!shard_group() && !options_.one_copy_per_machine) return true;
+  return !has_lost_group() && recoveries() == recoveries_before_gradients_;
+}
+
 void AcceleratorState::check_collective(const char* operation) const {
   if (!shards_ || shards_->ends_step()) return;
   throw UsageError(concat(operation,
@@ -357,6 +362,7 @@ const LoaderPosition* AcceleratorState::current_loader() const {
 
 void AcceleratorState::backward(const at::Tensor& loss, std::optional<double> weight) {
   if (has_lost_group()) return;
+  recoveries_before_gradients_ = recoveries();
   for (const auto& stepped : optimizers) stepped->has_new_gradients = true;
   attempt_in_step([&] { exchange_gradients(loss, weight); });
 }

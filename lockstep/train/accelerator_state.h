@@ -232,6 +232,9 @@ class AcceleratorState {
 
   /// Whether gradients of an incomplete step exist.
   bool is_accumulating() const;
+  /// Whether the ranks have all gradients of the last backward(): where each has a part of them, a
+  /// lost rank's are lost.
+  bool has_all_gradients() const;
   /// With logical_shards, ranks have different numbers of shards.
   /// Errors: UsageError for a collective before a rank's last shard of a step.
   void check_collective(const char* operation) const;
@@ -370,6 +373,7 @@ class AcceleratorState {
   bool is_given_up_ = false;
   bool sync_gradients_ = true;
   bool has_gradients_ = false;
+  std::int64_t recoveries_before_gradients_ = 0;
   int batches_of_step_ = 1;
   /// The step's batches differ in size: losses are weighted by samples.
   bool is_weighted_ = false;

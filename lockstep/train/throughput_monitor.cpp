@@ -1,4 +1,5 @@
-#include <utility>
+#include <cmath>
+#include <limits>
 
 #include <ATen/ops/tensor.h>
 #include <c10/core/CachingDeviceAllocator.h>
@@ -37,13 +38,13 @@ Memory memory_of(const c10::Device& device) {
 }  // namespace
 
 void ThroughputMonitor::on_log(TrainerState& state, Metrics& metrics) {
-  // Gradients are the same on all ranks, and stay until the next step begins.
-  if (find_metric(metrics, "grad_norm") == nullptr) {
-    metrics.emplace_back("grad_norm", state.accelerator.get_total_norm(state.module.parameters()));
-  }
   constexpr double kGib = 1 << 30;
+  const bool has_norm = find_metric(metrics, "grad_norm") != nullptr;
+  double norm = std::numeric_limits<double>::quiet_NaN();
   at::Tensor here;
-  state.accelerator.run_on_survivors([&] {
+  const bool counts = state.accelerator.run_on_survivors([&] {
+    // Gradients stay until the next step begins.
+    if (!has_norm) norm = state.accelerator.get_total_norm(state.module.parameters());
     const ProcessGroup& group = state.accelerator.process_group();
     const Memory memory = memory_of(group.device());
     at::Tensor most =
@@ -53,6 +54,8 @@ void ThroughputMonitor::on_log(TrainerState& state, Metrics& metrics) {
     group.all_reduce(most, {.op = ReduceOp::kMax, .name = "memory"});
     here = most.cpu();
   });
+  if (!counts) return;
+  if (!std::isnan(norm)) metrics.emplace_back("grad_norm", norm);
   metrics.emplace_back("memory_gib", here.const_data_ptr<double>()[0]);
   metrics.emplace_back("memory_percent", here.const_data_ptr<double>()[1]);
   const double* const samples = find_metric(metrics, "samples_per_second");

@@ -5,6 +5,7 @@ completed step is lost, and the end has the bits of the undisturbed run.
 """
 
 import itertools
+import json
 import os
 import pathlib
 import random
@@ -252,6 +253,23 @@ class LiveFullyShardTrainer(LiveAcceleratorTest):
         # Behind step 6 the Trainer saves.
         cases = [{"failpoints": f"collective.begin:{count}:kill:{count % 3}"} for count in range(265, 299)]
         self.expect_undisturbed("fused", some(cases, 12))
+
+    def norms_of(self, **environment):
+        """The norm of gradients that a job logged, by step."""
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+            job = self.start(ranks=2, steps=36, arguments=("trainer+fully+fused",),
+                             environment={"ACCELERATOR_WORKER_FOLDER": folder} | environment)
+            self.assertEqual(job.finish(), [0], job.errors)
+            with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as file:
+                lines = map(json.loads, file)
+                return {line["step"]: line["grad_norm"] for line in lines if "grad_norm" in line}
+
+    def test_a_norm_that_lacks_gradients_of_a_lost_rank_is_not_logged(self):
+        """Rank 0 is killed behind step 30, before the others have its part of the norm."""
+        undisturbed = self.norms_of()
+        self.assertIn(30, undisturbed)
+        self.assertEqual(self.norms_of(ACCELERATOR_WORKER_FAULT="log"),
+                         {step: norm for step, norm in undisturbed.items() if step != 30})
 
     def test_fewer_ranks_go_on(self):
         undisturbed = self.finished("fused")[1]
