@@ -36,7 +36,6 @@ bool TensorBoardLogger::open(const TrainerState& state, std::int64_t purge_step)
 // In the file before the step ends: what a killed process has not flushed is lost.
 void TensorBoardLogger::write(const TrainerState& state, const Metrics& metrics) {
   const std::int64_t step = state.time.batches;
-  if (std::exchange(step_, step) != step) of_step_.clear();
   of_step_.insert(of_step_.end(), metrics.begin(), metrics.end());
   write_on_main(state.accelerator, [&] {
     // A rank that failed may have written these, which nobody knows: of a new file all points of
@@ -47,6 +46,11 @@ void TensorBoardLogger::write(const TrainerState& state, const Metrics& metrics)
       writer_->add_scalar(name, value, step);
     writer_->flush();
   });
+}
+
+// Which may be made again.
+void TensorBoardLogger::on_train_batch_end(TrainerState&) {
+  of_step_.clear();
 }
 
 void TensorBoardLogger::on_log(TrainerState& state, Metrics& metrics) {
@@ -71,16 +75,21 @@ void TensorBoardLogger::on_fit_end(TrainerState&) {
 }
 
 void CsvLogger::on_train_epoch_start(TrainerState& state) {
-  open(state);
+  open(state, state.time.batches);
+}
+
+// Where the step is made again, the file has its rows.
+void CsvLogger::on_train_batch_end(TrainerState& state) {
+  open(state, state.time.batches - 1);
 }
 
 // As TensorBoardLogger::open().
-void CsvLogger::open(const TrainerState& state) {
+void CsvLogger::open(const TrainerState& state, std::int64_t last_step) {
   const std::int64_t recoveries = state.accelerator.recoveries();
   if (std::exchange(recoveries_, recoveries) != recoveries || !state.is_main()) file_.reset();
   if (file_ || !state.is_main() || state.is_dev_run) return;
   file_ = std::make_shared<CsvFile>(std::filesystem::path(state.directory) / "metrics.csv");
-  file_->drop_rows_after("step", static_cast<double>(state.time.batches));
+  file_->drop_rows_after("step", static_cast<double>(last_step));
   may_have_row_ = true;
 }
 
@@ -89,7 +98,7 @@ void CsvLogger::write(const TrainerState& state, const Metrics& metrics) {
 }
 
 void CsvLogger::write_row(const TrainerState& state, const Metrics& metrics) {
-  open(state);
+  open(state, state.time.batches);
   if (!file_) return;
   CsvFile::Row row = {{"step", static_cast<double>(state.time.batches)},
                       {"epoch", static_cast<double>(state.epoch)},

@@ -24,6 +24,7 @@ class RunLog;
 class TensorBoardLogger : public Callback {
  public:
   void on_train_epoch_start(TrainerState& state) override;
+  void on_train_batch_end(TrainerState& state) override;
   void on_log(TrainerState& state, Metrics& metrics) override;
   void on_validation_end(TrainerState& state, const Metrics& metrics) override;
   void on_save_checkpoint(TrainerState& state) override;
@@ -36,9 +37,7 @@ class TensorBoardLogger : public Callback {
 
   std::shared_ptr<TensorBoardWriter> writer_;
   std::int64_t recoveries_ = 0;
-  /// Metrics written at step_, the newest step; kept on all ranks.
-  Metrics of_step_;
-  std::int64_t step_ = -1;
+  Metrics of_step_;  ///< metrics written since the newest step; kept on all ranks
 };
 
 /// Writes metrics.csv in the run's directory: one row per set of metrics, with the columns step,
@@ -47,12 +46,13 @@ class TensorBoardLogger : public Callback {
 class CsvLogger : public Callback {
  public:
   void on_train_epoch_start(TrainerState& state) override;
+  void on_train_batch_end(TrainerState& state) override;
   void on_log(TrainerState& state, Metrics& metrics) override;
   void on_validation_end(TrainerState& state, const Metrics& metrics) override;
   void on_fit_end(TrainerState& state) override;
 
  private:
-  void open(const TrainerState& state);
+  void open(const TrainerState& state, std::int64_t last_step);
   void write(const TrainerState& state, const Metrics& metrics);
   void write_row(const TrainerState& state, const Metrics& metrics);
 

@@ -238,6 +238,8 @@ bool TrainerLoop::is_over() const {
 void TrainerLoop::refresh() {
   if (accelerator_.recoveries() == recoveries_) return;
   recoveries_ = accelerator_.recoveries();
+  const std::int64_t steps_made_again = state_.time.batches - accelerator_.steps();
+  if (steps_made_again > 0) means_ = steps_made_again == 1 ? means_before_step_ : MetricMeans();
   state_.time = time_of(counts_);
   state_.time.batches = accelerator_.steps();
   state_.epoch = data_.position->cursor().epoch;

@@ -213,7 +213,10 @@ class TrainerLoop {
   double logged_seconds_aside_ = 0;  ///< rank 0's
   std::exception_ptr write_error_{};
   std::int64_t written_recoveries_ = 0;  ///< when metrics were last written here
-  bool has_written_ = false;             ///< since the ranks last asked each other for write_error_
+  /// The step of which metrics were first written here behind the last recovery: of an earlier
+  /// writer, or as the step is made again, its lines may be there. -1: none.
+  std::int64_t recovered_step_ = -1;
+  bool has_written_ = false;  ///< since the ranks last asked each other for write_error_
   std::int64_t logged_samples_ = 0;
   bool is_preempted_ = false;
 };

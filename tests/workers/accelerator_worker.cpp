@@ -68,9 +68,10 @@ constexpr std::int64_t kMoreRows = 7;
 
 constexpr env::Variable kFault{
     "ACCELERATOR_WORKER_FAULT",
-    "hang|flip|evaluation|ended|preempted|log|logged|validation|validated|stepped|interval",
+    "hang|flip|evaluation|swapped|ended|preempted|log|logged|validation|validated|stepped|interval",
     "what the first process of rank 1 does in step 30; flip: a bit of a parameter, while all are "
-    "compared; evaluation: it is killed in that before step 30; ended: behind the training's end; "
+    "compared; evaluation: it is killed in that before step 30; swapped: behind that of other "
+    "weights; ended: behind the training's end; "
     "preempted: behind fit(), which a preemption has ended; stepped, interval: rank 0 is killed "
     "behind the update of step 30 or 28; the others: that of rank 0 is killed "
     "before or behind the callback that writes the metrics of "
@@ -274,6 +275,22 @@ std::uint64_t hash_of_ranks(const Settings& settings, const Accelerator& acceler
   return sum;
 }
 
+// Validates other weights.
+struct SwappedWeights : Callback {
+  void on_validation_start(TrainerState& state) override { scale(state, 2); }
+  void on_validation_end(TrainerState& state, const Metrics&) override {
+    const int rank = state.accelerator.process_index();
+    if (fault_of(state.time.batches, rank) == "swapped") raise(SIGKILL);
+    scale(state, 0.5);
+  }
+  static void scale(TrainerState& state, double factor) {
+    const at::NoGradGuard no_grad;
+    for (const auto& group : state.optimizer.param_groups()) {
+      for (const at::Tensor& weights : group.params()) at::Tensor(weights).mul_(factor);
+    }
+  }
+};
+
 struct ValidationPhase : Callback {
   explicit ValidationPhase(Places& of) : places(of) {}
   void on_validation_start(TrainerState&) override { phase = places.enter("evaluation"); }
@@ -311,6 +328,7 @@ int run_trainer(const Settings& settings) {
     if (fault_of(step, rank, 0) == "stepped") raise(SIGKILL);
     if (fault_of(step + 2, rank, 0) == "interval") raise(SIGKILL);
   }}));
+  if (settings.is("swaps")) trainer.add(SwappedWeights());
   trainer.add(ValidationPhase(places));
   trainer.add(ModelCheckpoint({.monitor = "val_one"}));
   trainer.add(dies_at_metrics("log", "validated"));

@@ -62,7 +62,9 @@ void TrainerLoop::write_metrics(const Metrics& metrics) {
   write_on_main(accelerator_, [&] {
     if (!file_) file_ = std::make_unique<MetricFile>(options_.directory);
     const std::int64_t recoveries = accelerator_.recoveries();
-    const bool may_be_there = std::exchange(written_recoveries_, recoveries) != recoveries;
+    const bool has_recovered = std::exchange(written_recoveries_, recoveries) != recoveries;
+    if (has_recovered) recovered_step_ = state_.time.batches;
+    const bool may_be_there = recovered_step_ == state_.time.batches;
     if (may_be_there && file_->ends_with(state_.time, metrics)) return;
     file_->write(state_.time, state_.epoch, metrics);
   });
