@@ -234,6 +234,16 @@ TEST(Supervision, TheStacksOfAllRanksThatDoNotJoinAreReadAtOnce) {
   for (const WorkerId id : {2, 3}) EXPECT_TRUE(job.signals(id, SIGKILL));
 }
 
+TEST(Supervision, AWorkerIsToldThatOthersGoOnWithoutIt) {
+  Supervised job(3);
+  job.leaves(1);
+  job.pass(seconds(1));
+  job.begins(2, 2);
+  const auto is_told = [](const auto& one) { return one.worker == 3 && one.generation == 2; };
+  EXPECT_EQ(job.count<action::SendLeaveGroup>(is_told), 1);
+  EXPECT_TRUE(job.signals(3, SIGTERM));
+}
+
 TEST(Supervision, ARankThatLeftWhileItsStackWasReadIsKept) {
   Supervised job = search_for_second_worker();
   job.pass(milliseconds(500));

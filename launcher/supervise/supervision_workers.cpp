@@ -42,6 +42,7 @@ void SupervisionStep::on(const happened::GenerationReady& event) {
       // Its end may come late, and is no failure of this generation.
       dismiss(id, worker, milliseconds(0));
     } else if (local_rank >= event.worker_count) {
+      act(action::SendLeaveGroup{id, event.generation});  // It is not preempted: others go on.
       dismiss(id, worker, state_.options.shutdown_timeout);
     } else {
       taken.insert(local_rank);

@@ -281,7 +281,9 @@ class Accelerator {
   /// AcceleratorOptions::directory without the other ranks, and ends the training run in this
   /// process. Then throw, and exit with kExitPreempted. Other survivors may do the same. False:
   /// this process does not hold the complete state of a step. Parameters are saved as they are: if
-  /// an evaluation has replaced them, restore them first.
+  /// an evaluation has replaced them, restore them first. With Strategy::kFullyShard it writes
+  /// nothing, and returns true only if the job goes on without this rank: others have a copy of its
+  /// shard.
   /// Errors: as SnapshotDirectory::save.
   bool save_and_leave();
   /// Ends the training run in this process before its end, after the ranks were preempted and have

@@ -46,10 +46,10 @@ TrainingTime time_of(const at::Tensor& counts) {
           .seconds = values[2]};
 }
 
-// The state is saved, without the other ranks.
+// This rank has left the others. The state is saved, or it had a shard that others have, too.
 class PreemptedInRecovery : public Error {
  public:
-  PreemptedInRecovery() : Error("Trainer: preempted while ranks were replaced; saved") {}
+  PreemptedInRecovery() : Error("Trainer: preempted while ranks were replaced") {}
 };
 
 std::string duration_of(const TrainerOptions& options) {
@@ -112,7 +112,8 @@ FitResult TrainerLoop::run(const std::function<void()>& epoch) {
     } catch (const PreemptedInRecovery&) {
       result.end = FitEnd::kPreempted;
       is_preempted_ = has_left = true;
-      tell([&](Callback& one) { one.on_save_checkpoint(state_); });
+      const bool has_saved = accelerator_.options().strategy != Strategy::kFullyShard;
+      if (has_saved) tell([&](Callback& one) { one.on_save_checkpoint(state_); });
     }
     state_.is_preempted = is_preempted_;
     // `lockstep scale` ends a rank as a preemption does, and the training run continues.

@@ -99,7 +99,8 @@ struct KeptStateFile {
   bool operator==(const KeptStateFile&) const = default;
 };
 
-/// This generation cannot continue.
+/// This generation cannot continue. If the worker has no place in it: the generation begins without
+/// the worker, because the job has fewer ranks.
 struct LeaveGroup {
   std::uint64_t generation = 0;
   bool operator==(const LeaveGroup&) const = default;

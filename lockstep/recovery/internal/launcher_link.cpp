@@ -1,7 +1,6 @@
 #include "lockstep/recovery/internal/launcher_link.h"
 
 #include <atomic>
-#include <optional>
 #include <utility>
 #include <variant>
 
@@ -12,7 +11,6 @@
 #include "lockstep/base/internal/log.h"
 #include "lockstep/base/internal/parse_number.h"
 #include "lockstep/job/internal/worker_link.h"
-#include "lockstep/job/internal/worker_message.h"
 #include "lockstep/os/memory/memory_file.h"
 
 namespace lockstep::inline internal {
@@ -83,45 +81,57 @@ std::int64_t LauncherLink::steps_made() const {
 }
 
 bool LauncherLink::has_news(std::chrono::milliseconds patience) const {
+  return is_over_ || has_message(patience);
+}
+
+bool LauncherLink::has_message(std::chrono::milliseconds patience) const {
   pollfd entry{.fd = link_.get(), .events = POLLIN, .revents = 0};
-  return link_.valid() && (is_over_ || ::poll(&entry, 1, static_cast<int>(patience.count())) > 0);
+  return link_.valid() && ::poll(&entry, 1, static_cast<int>(patience.count())) > 0;
+}
+
+bool LauncherLink::is_removed() {
+  while (has_message({})) receive(Deadline::after({}));
+  return is_removed_;
+}
+
+void LauncherLink::receive(const Deadline& deadline) {
+  auto received = receive_from_launcher(link_.get(), deadline);
+  if (!received) return;
+  if (auto* const next = std::get_if<Place>(&received->message)) {
+    if (next->generation <= generation_) return;
+    place_ = std::move(*next);
+    store_of_place_ = std::move(received->file);
+  } else if (const auto* const leave = std::get_if<LeaveGroup>(&received->message)) {
+    const std::uint64_t own = place_ ? place_->generation : generation_;
+    is_over_ = place_ && leave->generation == own;
+    is_removed_ = leave->generation > own;
+  } else {
+    memory_ = std::move(received->file);
+  }
 }
 
 void LauncherLink::take_rank(const std::function<void()>& while_waiting) {
   constexpr std::chrono::milliseconds kSlice{20};
   constexpr std::chrono::seconds kNextWord{10};
   Deadline next_word = Deadline::after(kNextWord);
-  std::optional<Place> place;
-  UniqueFd store;
   is_over_ = false;
-  while (!place || (!is_over_ && has_news())) {
+  while (!place_ || (!is_over_ && has_message({}))) {
     while_waiting();
-    auto received = receive_from_launcher(link_.get(), Deadline::after(kSlice));
-    if (received) {
-      if (auto* const next = std::get_if<Place>(&received->message)) {
-        if (next->generation > generation_) {
-          place = std::move(*next);
-          store = std::move(received->file);
-        }
-      } else if (const auto* const leave = std::get_if<LeaveGroup>(&received->message)) {
-        if (place) is_over_ = leave->generation == place->generation;
-      } else {
-        memory_ = std::move(received->file);
-      }
-    }
+    receive(Deadline::after(kSlice));
     if (!is_standby_ && next_word.passed()) {
       log(LogLevel::kWarning, "still waiting to be assigned a rank in the job's next generation");
       next_word = Deadline::after(kNextWord);
     }
   }
   is_standby_ = false;
-  place->environment.push_back(concat(env::kStandby.name, "=0"));
-  generation_ = place->generation;
-  store_ = std::move(store);
+  Place place = *std::exchange(place_, std::nullopt);
+  place.environment.push_back(concat(env::kStandby.name, "=0"));
+  generation_ = place.generation;
+  store_ = std::move(store_of_place_);
   if (store_.valid()) {
-    place->environment.push_back(concat(env::kStoreListenFd.name, "=", store_.get()));
+    place.environment.push_back(concat(env::kStoreListenFd.name, "=", store_.get()));
   }
-  env::replace(place->environment);
+  env::replace(place.environment);
   send_message(link_.get(), TookRank{.generation = generation_});
 }
 

@@ -3,10 +3,13 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/deadline.h"
+#include "lockstep/job/internal/worker_message.h"
 #include "lockstep/os/files/unique_fd.h"
 
 namespace lockstep::inline internal {
@@ -59,14 +62,25 @@ class LauncherLink {
   /// Errors: PeerLost if the launcher has ended.
   void take_rank(const std::function<void()>& while_waiting);
 
+  /// Whether the job goes on with fewer ranks and without this process. The launcher says so before
+  /// it sends SIGTERM.
+  /// Errors: PeerLost if the launcher has ended.
+  bool is_removed();
+
  private:
+  bool has_message(std::chrono::milliseconds patience) const;
+  void receive(const Deadline& deadline);
+
   UniqueFd link_;
   UniqueFd store_;
   UniqueFd memory_;
   std::uint64_t generation_ = 1;
   bool is_standby_ = false;
+  std::optional<Place> place_;  ///< that it will take
+  UniqueFd store_of_place_;
   /// The generation was over before its rank was taken.
   bool is_over_ = false;
+  bool is_removed_ = false;
 };
 
 }  // namespace lockstep::inline internal

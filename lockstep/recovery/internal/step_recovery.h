@@ -187,6 +187,8 @@ class StepRecovery {
       carry_out(called::MoreUpdates{});
   }
 
+  /// Whether the job goes on with fewer ranks and without this process.
+  bool is_removed() { return link_.is_removed(); }
   /// Called while the process waits for its rank in a generation, and then for the other ranks; an
   /// exception from it ends the wait.
   void set_while_waiting(std::function<void()> while_waiting) {

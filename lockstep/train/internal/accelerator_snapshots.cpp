@@ -117,8 +117,14 @@ SaveOptions AcceleratorState::save_options(c10::IValue values) {
 
 // Other survivors may write the same snapshot, or one beside it: nobody claims the folder.
 bool AcceleratorState::save_and_leave() {
-  if (!recovery_ || !recovery_->holds_state() || options_.directory.empty()) return false;
-  if (options_.strategy == Strategy::kFullyShard) return false;  // This rank has a shard.
+  if (!recovery_) return false;
+  if (options_.strategy == Strategy::kFullyShard) {
+    // Its shard alone is no state. Ranks that go on have a copy of it.
+    if (!recovery_->is_removed()) return false;
+    recovery_->leave();
+    return true;
+  }
+  if (!recovery_->holds_state() || options_.directory.empty()) return false;
   if (recovery_->is_at_boundary()) training_->move_loader_to_boundary();
   // The ranks of the next generation, which has a newer state, do not wait for this one.
   if (!training_->take_out_of_copies()) return false;

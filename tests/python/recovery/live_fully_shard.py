@@ -275,6 +275,7 @@ class LiveFullyShardTrainer(LiveAcceleratorTest):
         undisturbed = self.finished("fused")[1]
         job, end = self.finished("fused", scaled_to=2)
         self.assertEqual(len(end["ends"]), 1, job.errors)
+        self.assertNotIn("Trainer: ", job.errors)  # The rank that is removed ends without an error.
         for what in ("lines", "samples", "snapshots"):  # The bits are those of other ranks.
             self.assertEqual(end[what], undisturbed[what], job.errors)
 
