@@ -137,7 +137,7 @@ void KeptShards::write(std::int64_t version) {
   written_slot_ = slots_->free_slot(version_, remembered_);
   slots_->unmark(written_slot_, group_.rank());
   failpoint("shards.begin");
-  written_versions_ = versions_of_pieces();
+  note_versions();
   for (std::size_t flat = 0; flat < flats_.size(); ++flat) {
     for (std::size_t i = 0; i < flats_[flat]->members().size(); ++i) {
       copy(flat, kParameters, i, flats_[flat]->members()[i].piece);
@@ -152,13 +152,22 @@ void KeptShards::write(std::int64_t version) {
   failpoint("shards.marked");
 }
 
-std::vector<std::int64_t> KeptShards::versions_of_pieces() const {
-  std::vector<std::int64_t> versions;
+void KeptShards::note_versions() {
+  written_versions_.clear();
   for (const FlatParameter* const flat : flats_) {
     for (const FlatParameter::Member& member : flat->members())
-      versions.push_back(member.piece._version());
+      written_versions_.push_back(member.piece._version());
   }
-  return versions;
+}
+
+bool KeptShards::is_outdated() const {
+  auto written = written_versions_.begin();
+  for (const FlatParameter* const flat : flats_) {
+    for (const FlatParameter::Member& member : flat->members()) {
+      if (written == written_versions_.end() || member.piece._version() != *written++) return true;
+    }
+  }
+  return false;
 }
 
 c10::IValue KeptShards::write_optimizer(const c10::IValue& optimizer) {
@@ -220,7 +229,7 @@ void KeptShards::regroup(const ProcessGroup& group, bool is_final) {
   populated_.clear();
   units_.regroup(group, [&](const FlatParameter& flat) { return values(flat); });
   read_optimizer();
-  written_versions_ = versions_of_pieces();
+  note_versions();
   if (!is_final) return;
   // Those of a step that is void: it comes again, perhaps on other ranks.
   if (group.rank() == 0) slots_->forget_after(version_);

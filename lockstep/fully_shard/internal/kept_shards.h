@@ -46,7 +46,7 @@ class KeptShards {
   bool settle();
 
   /// Whether parameters were written to since keep(), as their version counters tell.
-  bool is_outdated() const { return versions_of_pieces() != written_versions_; }
+  bool is_outdated() const;
 
   /// Whether this process has the memory.
   bool exists() const { return slots_ != nullptr; }
@@ -74,7 +74,7 @@ class KeptShards {
  private:
   void share(const ProcessGroup& group);
   void write(std::int64_t version);
-  std::vector<std::int64_t> versions_of_pieces() const;
+  void note_versions();
   c10::IValue write_optimizer(const c10::IValue& optimizer);
   void copy(std::size_t flat, std::size_t field, std::size_t member, const at::Tensor& piece);
   void read_optimizer();

@@ -42,7 +42,7 @@ class Stepper {
   Action end_call(Action how = Action::kReturn);
 
   bool is_survivor() const;
-  Action discard_alone(Action how);
+  Action discard_alone(Call call, Action how);
   bool has_new_shards() const;
   void renew_shards();
   Action keep_shards();
@@ -144,8 +144,8 @@ Action Stepper::on(const called::CollectiveFailed&) {
 }
 
 Action Stepper::on(const called::MoreUpdates&) {
-  return is_survivor() && state_.call == Call::kNone ? discard_alone(Action::kReturn)
-                                                     : Action::kReturn;
+  if (!is_survivor() || state_.call != Call::kNone) return Action::kReturn;
+  return discard_alone(Call::kNone, Action::kReturn);
 }
 
 Action Stepper::on(const called::Boundary& event) {
@@ -204,7 +204,8 @@ Action Stepper::on(const called::RunOnSurvivors& event) {
   if (!state_.is_active() || state_.call == Call::kRunOnSurvivors) return Action::kRunAlone;
   // Of the step: where it fails, the step does not count.
   if (state_.progress == StepProgress::kOpen) return Action::kRunInStep;
-  if (event.has_new_shards && is_survivor()) return discard_alone(Action::kDecline);
+  if (event.has_new_shards && is_survivor())
+    return discard_alone(Call::kRunOnSurvivors, Action::kDecline);
   state_.call = Call::kRunOnSurvivors;
   state_.section = SectionProgress::kRunning;
   if (state_.phase == Phase::kGroupLost) return begin_recovery(/*at_boundary=*/false);
@@ -231,11 +232,11 @@ bool Stepper::is_survivor() const {
 }
 
 // The survivors do not count what they do together. `how`: the end of the call.
-Action Stepper::discard_alone(Action how) {
+Action Stepper::discard_alone(Call call, Action how) {
   const bool has_survivors = state_.phase == Phase::kSurvivors;
   state_.phase = Phase::kDiscarding;
   if (!has_survivors) return how;
-  state_.call = how == Action::kDecline ? Call::kRunOnSurvivors : Call::kNone;
+  state_.call = call;
   return await(Action::kGoOnAlone);
 }
 

@@ -464,6 +464,15 @@ MachineRank sharded_rank() {
   return rank;
 }
 
+// Behind a step whose copies are left.
+MachineRank rank_with_copies() {
+  MachineRank rank = sharded_rank();
+  rank.complete_step();
+  rank.expect(called::CompleteStep{}, NextAction::kKeepShards);
+  rank.expect(outcome::Done{}, NextAction::kReturn);
+  return rank;
+}
+
 TEST(StepMachine, AStepCountsWhenAllHaveLeftTheirShards) {
   MachineRank rank = sharded_rank();
   rank.complete_step();
@@ -513,10 +522,7 @@ TEST(StepMachine, ASectionBehindAnUpdateBeginsWithCopies) {
 }
 
 TEST(StepMachine, AStepWhoseCopiesAreLeftCountsWhateverFailsBehindThem) {
-  MachineRank rank = sharded_rank();
-  rank.complete_step();
-  rank.expect(called::CompleteStep{}, NextAction::kKeepShards);
-  rank.expect(outcome::Done{}, NextAction::kReturn);
+  MachineRank rank = rank_with_copies();
   rank.expect(called::CompleteStep{}, NextAction::kReturn);
   MachineRank other = rank;
   other.expect(called::CollectiveFailed{}, NextAction::kLeaveGroup);
@@ -553,10 +559,7 @@ TEST(StepMachine, AProgramKnowsWhetherTheStepOfALostRankCounts) {
 }
 
 TEST(StepMachine, AChangeBehindTheCopiesNeedsOthers) {
-  MachineRank rank = sharded_rank();
-  rank.complete_step();
-  rank.expect(called::CompleteStep{}, NextAction::kKeepShards);
-  rank.expect(outcome::Done{}, NextAction::kReturn);
+  MachineRank rank = rank_with_copies();
   MachineRank other = rank;
   other.expect(called::Boundary{.steps = 1, .has_new_shards = true}, NextAction::kKeepShards);
   MachineRank section = rank;
@@ -567,10 +570,7 @@ TEST(StepMachine, AChangeBehindTheCopiesNeedsOthers) {
 }
 
 TEST(StepMachine, AChangeOfSurvivorsIsDiscarded) {
-  MachineRank rank = sharded_rank();
-  rank.complete_step();
-  rank.expect(called::CompleteStep{}, NextAction::kKeepShards);
-  rank.expect(outcome::Done{}, NextAction::kReturn);
+  MachineRank rank = rank_with_copies();
   rank.finish_section_alone();
   MachineRank section = rank;
   section.expect(called::RunOnSurvivors{.has_new_shards = true}, NextAction::kGoOnAlone);
