@@ -4,59 +4,24 @@
 #include <cmath>
 #include <unordered_set>
 
-#include <ATen/ops/isfinite.h>
 #include <torch/nn/module.h>
-#include <torch/optim/adagrad.h>
-#include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/base/internal/log.h"
 #include "lockstep/base/internal/parse_number.h"
 #include "lockstep/base/internal/random_id.h"
 #include "lockstep/comm/internal/exchange_values.h"
 #include "lockstep/data/internal/sample_log.h"
 #include "lockstep/fully_shard/internal/shard_mesh.h"
-#include "lockstep/one_copy/internal/model_copy.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/recovery/internal/step_recovery.h"
-#include "lockstep/snapshot/internal/gathered_state.h"
-#include "lockstep/snapshot/sharded_state.h"
 #include "lockstep/train/internal/accelerator_shards.h"
 #include "lockstep/train/internal/accelerator_training.h"
 
 namespace lockstep {
 namespace {
-
-constexpr std::size_t kMostNames = 3;
-
-void check_shardable(const torch::optim::Optimizer& optimizer) {
-  const auto refuse = [](const char* name, const char* why) {
-    throw UsageError(concat("Accelerator::prepare: strategy kFullyShard gives ", name,
-                            " a piece of each parameter, ", why));
-  };
-  if (dynamic_cast<const LAMB*>(&optimizer) != nullptr) {
-    refuse("LAMB", "and LAMB needs norms of whole parameters; use AdamW");
-  }
-  if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
-    refuse("torch::optim::LBFGS", "and it needs sums over whole parameters; use AdamW");
-  }
-  if (dynamic_cast<const torch::optim::Adagrad*>(&optimizer) != nullptr) {
-    refuse("torch::optim::Adagrad",
-           "and it makes its state of whole ones at construction; use lockstep::Adagrad");
-  }
-  if (dynamic_cast<const ShardedState*>(&optimizer) != nullptr) {
-    refuse("ShardedOptimizer", "which is sharded already; prepare the optimizer that it shards");
-  }
-}
-
-std::size_t count_parameters(torch::optim::Optimizer& optimizer) {
-  std::size_t count = 0;
-  for (const auto& group : optimizer.param_groups()) count += group.params().size();
-  return count;
-}
 
 std::optional<at::ScalarType> dtype_of(Precision precision) {
   switch (precision) {
@@ -101,19 +66,6 @@ void check(const AcceleratorOptions& options) {
   if (options.strategy == Strategy::kFullyShard) check_fully_shard(options);
 }
 
-bool is_finite(const at::Tensor& tensor) {
-  return at::isfinite(tensor).all().item<bool>();
-}
-
-std::string some_of(const std::vector<std::string>& names) {
-  std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kMostNames); ++i) {
-    text += concat(i > 0 ? ", " : "", names[i]);
-  }
-  if (names.size() > kMostNames) text += concat(" and ", names.size() - kMostNames, " others");
-  return text;
-}
-
 }  // namespace
 
 AcceleratorState::AcceleratorState(AcceleratorOptions options, ProcessGroup group)
@@ -139,13 +91,6 @@ AcceleratorState::AcceleratorState(AcceleratorOptions options, ProcessGroup grou
 
 AcceleratorState::~AcceleratorState() = default;
 
-// With kFullyShard ranks hold gradients of different parameters, of which any may overflow.
-GradScaler AcceleratorState::make_scaler() const {
-  const bool is_sharded = options_.strategy == Strategy::kFullyShard;
-  return GradScaler({.enabled = autocast_dtype_ == at::kHalf,
-                     .process_group = is_sharded ? group_ : ProcessGroup()});
-}
-
 TensorDict PreparedReplica::parameters() {
   if (const ShardedModule* const own = sharded()) return own->named_parameters();
   TensorDict parameters;
@@ -155,82 +100,8 @@ TensorDict PreparedReplica::parameters() {
   return parameters;
 }
 
-std::vector<std::string> PreparedReplica::names_not_finite(const TensorDict& tensors) {
-  std::vector<std::int64_t> are_bad;
-  for (const auto& [name, tensor] : tensors) {
-    are_bad.push_back(tensor.defined() && !is_finite(tensor) ? 1 : 0);
-  }
-  std::vector<std::vector<std::int64_t>> of_ranks{are_bad};
-  if (const ShardedModule* const own = sharded()) {
-    of_ranks = gather_rows(own->process_group(), are_bad);
-  }
-  std::vector<std::string> names;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const auto is_bad = [&](const auto& row) { return row[i] != 0; };
-    if (std::ranges::any_of(of_ranks, is_bad)) names.push_back(tensors[i].first);
-  }
-  return names;
-}
-
-bool AcceleratorState::shards_in_half() const {
-  const auto dtype = options_.fully_shard.mp_policy.param_dtype;
-  return shard_group() && (dtype == at::kHalf || dtype == at::kBFloat16);
-}
-
-FullyShardOptions AcceleratorState::fully_shard_options() const {
-  FullyShardOptions options = options_.fully_shard;
-  options.process_group = shard_group_;
-  options.replicate_group = replicate_group_;
-  options.hybrid_shard = HybridShard::kNone;
-  options.gradient_norm = options.gradient_norm || options_.non_finite != NonFinite::kIgnore;
-  return options;
-}
-
-void AcceleratorState::shard_optimizers() {
-  if (options_.strategy != Strategy::kFullyShard) return;
-  sharded_parameters_ = 0;
-  for (const auto& stepped : optimizers) {
-    check_shardable(*stepped->optimizer);
-    sharded_parameters_ += count_parameters(*stepped->optimizer);
-    for (const auto& replica : replicas) replica->sharded()->shard_optimizer(*stepped->optimizer);
-  }
-}
-
-// Before zero_grad(), which would miss the gradients of added ones, and before backward() for loops
-// that zero them another way.
-void AcceleratorState::shard_added_parameters() {
-  std::size_t parameters = 0;
-  for (const auto& stepped : optimizers) parameters += count_parameters(*stepped->optimizer);
-  if (parameters != sharded_parameters_) shard_optimizers();
-}
-
-std::vector<at::Tensor> AcceleratorState::own_parts(
-    const std::vector<at::Tensor>& parameters) const {
-  std::vector<at::Tensor> own = parameters;
-  for (const auto& replica : replicas) {
-    if (replica->sharded() != nullptr) own = replica->sharded()->pieces_of(own);
-  }
-  return own;
-}
-
-std::unique_ptr<GatheredState> AcceleratorState::gathered_state() const {
-  if (options_.strategy != Strategy::kFullyShard) return nullptr;
-  if (replicas.size() != 1 || optimizers.size() != 1) {
-    throw UsageError(
-        concat("Accelerator: strategy kFullyShard saves and loads one model and one "
-               "optimizer, and ",
-               replicas.size(), " and ", optimizers.size(), " are prepared"));
-  }
-  return replicas.front()->sharded()->gathered_state(*optimizers.front()->optimizer);
-}
-
 bool AcceleratorState::is_accumulating() const {
   return shards_ ? shards_->is_within_step() : has_gradients_ && !sync_gradients();
-}
-
-bool AcceleratorState::has_all_gradients() const {
-  if (!shard_group() && !options_.one_copy_per_machine) return true;
-  return !has_lost_group() && recoveries() == recoveries_before_gradients_;
 }
 
 void AcceleratorState::check_collective(const char* operation) const {
@@ -542,98 +413,6 @@ void AcceleratorState::step(PreparedSchedulerState& scheduled) {
 
 bool AcceleratorState::was_step_skipped() const {
   return std::ranges::any_of(optimizers, [](const auto& one) { return one->was_skipped; });
-}
-
-bool AcceleratorState::look_at_gradients(PreparedOptimizerState& stepped) {
-  if (options_.non_finite == NonFinite::kIgnore) return true;
-  // Gradients that are scaled may overflow, and the scaler skips such steps.
-  if (scaler_.is_enabled()) return look_at_losses();
-  if (shards_) {
-    const auto is_finite_in = [](const auto& group) {
-      return std::ranges::all_of(group.params(), [](const at::Tensor& parameter) {
-        return !parameter.grad().defined() || is_finite(parameter.grad());
-      });
-    };
-    if (std::ranges::all_of(stepped.optimizer->param_groups(), is_finite_in)) return true;
-    return judge(describe_non_finite(ranks_with_bad_loss()));
-  }
-  if (stepped.replicas.empty()) find_replicas(stepped);
-  // The norm of a replica that had no backward pass for this step is an older one, or there is
-  // none.
-  const auto has_gradient = [](auto* replica) {
-    const TensorDict parameters = replica->parameters();
-    return std::ranges::any_of(parameters,
-                               [](const auto& one) { return one.second.grad().defined(); });
-  };
-  const bool may_be_left_out = stepped.replicas.size() > 1;
-  const auto is_bad = [&](auto* replica) {
-    if (may_be_left_out && !has_gradient(replica)) return false;
-    return !std::isfinite(replica->gradient_norm());
-  };
-  if (std::ranges::none_of(stepped.replicas, is_bad)) return true;
-  return judge(describe_non_finite(ranks_with_bad_loss()));
-}
-
-bool AcceleratorState::look_at_losses() const {
-  const std::vector<std::string> ranks = ranks_with_bad_loss();
-  // The scaler leaves such a step out, and knows that it did.
-  if (!ranks.empty()) judge(describe_non_finite(ranks));
-  return true;
-}
-
-bool AcceleratorState::judge(const std::string& text) const {
-  if (options_.non_finite == NonFinite::kStop) throw Error(text);
-  const bool skips = options_.non_finite == NonFinite::kSkip || scaler_.is_enabled();
-  if (group_.rank() == 0) {
-    log(LogLevel::kWarning, concat(text, skips ? "; all ranks skip the step" : ""));
-  }
-  return !skips;
-}
-
-void AcceleratorState::find_replicas(PreparedOptimizerState& stepped) const {
-  for (const auto& replica : replicas) {
-    const TensorDict parameters = replica->parameters();
-    const auto is_of_it = [&](const at::Tensor& parameter) {
-      return std::ranges::any_of(parameters,
-                                 [&](const auto& own) { return own.second.is_same(parameter); });
-    };
-    const auto has_some = [&](const auto& group) {
-      return std::ranges::any_of(group.params(), is_of_it);
-    };
-    if (std::ranges::any_of(stepped.optimizer->param_groups(), has_some)) {
-      stepped.replicas.push_back(replica.get());
-    }
-  }
-}
-
-// All ranks are here, as they have the same gradients, or look in each step.
-std::vector<std::string> AcceleratorState::ranks_with_bad_loss() const {
-  const bool own = std::ranges::all_of(losses_, is_finite);
-  std::vector<std::string> ranks;
-  int rank = 0;
-  for (const auto& is_good : gather_rows(group_, {own ? 1 : 0})) {
-    if (is_good[0] == 0) ranks.push_back(concat(rank));
-    ++rank;
-  }
-  return ranks;
-}
-
-std::string AcceleratorState::describe_non_finite(const std::vector<std::string>& ranks) const {
-  std::vector<std::string> names;
-  for (const auto& replica : replicas) {
-    TensorDict gradients = replica->parameters();
-    std::vector<at::Tensor> parameters;
-    for (const auto& [name, parameter] : gradients) parameters.push_back(parameter);
-    const std::vector<at::Tensor> averages = averaged_gradients_of(parameters);
-    for (std::size_t i = 0; i < averages.size(); ++i) gradients[i].second = averages[i];
-    const std::vector<std::string> more = replica->names_not_finite(gradients);
-    names.insert(names.end(), more.begin(), more.end());
-  }
-  return concat("step ", steps_ + 1, ": ",
-                ranks.empty()
-                    ? std::string("the loss is finite on all ranks, but gradients are not")
-                    : concat("the loss is not finite on rank ", some_of(ranks)),
-                "; gradients that are not finite: ", some_of(names));
 }
 
 }  // namespace lockstep
