@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import unittest
 
@@ -328,22 +327,15 @@ class CommFaults(unittest.TestCase):
     # Who can reach a standalone job.
 
     def test_a_standalone_job_listens_on_loopback_only(self):
-        launcher = subprocess.Popen(
-            [LOCKSTEP, "run", "--standalone", "--nproc-per-node=2", WORKER, "collectives"],
-            stdout=subprocess.PIPE, text=True,
-            env=os.environ | {"GLOO_SOCKET_IFNAME": "not-an-interface"})
-        alarm = threading.Timer(DEADLINE_S, launcher.terminate)
-        alarm.start()
-        try:
-            for _ in range(2):
-                self.assertEqual(launcher.stdout.readline().strip(), "running")
-            addresses = listening_addresses(descendants(launcher.pid))
-            self.assertTrue(addresses)
-            self.assertEqual(set(addresses), {"127.0.0.1"})
-        finally:
-            alarm.cancel()
-            launcher.terminate()
-            launcher.communicate(timeout=DEADLINE_S)
+        job = RankProcess(self, [LOCKSTEP, "run", "--standalone", "--nproc-per-node=2", WORKER, "collectives"],
+                          {"GLOO_SOCKET_IFNAME": "not-an-interface"})
+        for _ in range(2):
+            job.wait_for_line("running")
+        addresses = listening_addresses(descendants(job.pid))
+        self.assertTrue(addresses)
+        self.assertEqual(set(addresses), {"127.0.0.1"})
+        job.process.terminate()
+        job.finish()
 
 
 def descendants(root):

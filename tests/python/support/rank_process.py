@@ -1,9 +1,10 @@
-"""A rank that a test starts itself, without a launcher."""
+"""A process that a test starts itself: a rank without a launcher, or a launcher."""
 
 import json
 import os
 import subprocess
 import tempfile
+import threading
 
 # A bound on what hangs, far above what anything takes.
 DEADLINE_S = 100
@@ -40,12 +41,18 @@ class RankProcess:
         self.process.communicate()
 
     def read_line(self):
-        return self.process.stdout.readline().strip()
+        """Empty if it has ended; at the deadline this ends it."""
+        deadline = threading.Timer(DEADLINE_S, self.process.kill)
+        deadline.start()
+        try:
+            return self.process.stdout.readline().strip()
+        finally:
+            deadline.cancel()
 
     def wait_for_line(self, word):
         line = self.read_line()
         if line != word:
-            self.process.kill()  # Else it may be waited for without an end.
+            self.process.kill()
             raise AssertionError(f"said {line!r} instead of {word!r}: {self.process.stderr.read()}")
 
     def say(self):
