@@ -10,6 +10,7 @@ differ from PyTorch on purpose, or it refuses, the test says so below.
 
 import functools
 import os
+import pathlib
 import subprocess
 import sys
 import tempfile
@@ -19,10 +20,12 @@ import warnings
 warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 
 import torch
-import torch.multiprocessing as mp
 
 import ddp_features_modules
 import ddp_features_pytorch
+
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "support"))
+from pytorch_ranks import run_pytorch_ranks
 
 WORKER, LOCKSTEP = sys.argv[1:3]
 BACKENDS = ("gloo", "shm")
@@ -100,8 +103,7 @@ class Features(unittest.TestCase):
         cls.pytorch = {}
         cls.ours = {}
         for ranks in range(1, 5):
-            mp.start_processes(ddp_features_pytorch.run_rank, (ranks, folder), nprocs=ranks,
-                               start_method="fork")
+            run_pytorch_ranks(ddp_features_pytorch.run_rank, (ranks, folder), ranks)
             cls.pytorch[ranks] = [torch.load(f"{folder}/pytorch.{ranks}.{rank}")
                                   for rank in range(ranks)]
             for backend in BACKENDS:
