@@ -218,10 +218,26 @@ void ShardedUnits::use(const std::vector<std::size_t>& units, bool in_backward) 
     if (in_backward && sync_) reduce(other);
   }
   for (const std::size_t unit : units) {
-    gather(unit, in_backward);
-    units_[unit].is_used_in_backward = in_backward;
+    if (in_backward) {
+      use_in_backward(unit);
+    } else {
+      gather(unit, /*in_backward=*/false);
+      units_[unit].is_used_in_forward = true;
+    }
   }
   last_used_ = units.size() == 1 ? units.front() : kNone;
+}
+
+// Other ranks may have used an outer unit behind this one in forward, so that their backward comes
+// to it first. Units are in the order of modules, outer ones before those that they contain.
+void ShardedUnits::use_in_backward(std::size_t index) {
+  for (std::size_t outer = 0; outer <= index; ++outer) {
+    Unit& unit = units_[outer];
+    const bool is_around = unit.is_used_in_forward && is_within(units_[index].name, unit.name);
+    if (!is_around && outer != index) continue;
+    gather(outer, /*in_backward=*/true);
+    unit.is_used_in_backward = true;
+  }
 }
 
 void ShardedUnits::gather(std::size_t index, bool in_backward) {
@@ -331,6 +347,7 @@ void ShardedUnits::regroup(const ProcessGroup& group, const ValuesOf& values) {
   }
   find_readers();
   // Others may have made other passes.
+  for (Unit& unit : units_) unit.is_used_in_forward = false;
   forward_order_ = {};
   backward_order_ = {};
 }

@@ -24,9 +24,12 @@ namespace lockstep::inline internal {
 /// one of them gets a gradient. Using units ends the use of every gathered one that is neither
 /// within them nor around them: in forward that one is resharded, in backward, once it was used
 /// there, its gradients are reduced, too. The rest is done at the end of forward, or of
-/// backward, where ranks find out together which parameters have a gradient on any rank. Ranks
-/// whose forward uses the same units in the same order make the same collectives, whichever
-/// parameters of a unit each of them leaves out.
+/// backward, where ranks find out together which parameters have a gradient on any rank.
+///
+/// In backward a unit's use is one of the units around it, too, if a forward has used them: where
+/// in a unit lie those inside it is not the same for all its parameters. So ranks make the same
+/// collectives if their forwards use the same units in the same order and their backward passes
+/// come to the same units, whichever parameters of a unit each of them leaves out.
 ///
 /// Where the ranks that gather a unit share no memory, its values arrive while another computes:
 /// the one that it followed in the pass before. At most one unit is on its way.
@@ -41,6 +44,7 @@ class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher
     std::string name;  ///< of its module; the root's is ""
     std::vector<std::unique_ptr<FlatParameter>> flats = {};
     bool is_gathered = false;
+    bool is_used_in_forward = false;  ///< in any since the ranks began
     bool is_used_in_backward = false;
   };
 
@@ -109,6 +113,7 @@ class ShardedUnits final : public GradientHooks::Target, public ParameterWatcher
   [[noreturn]] void refuse_use(const at::Tensor& argument, const char* operation,
                                const char* what) const;
   void use(const std::vector<std::size_t>& units, bool in_backward);
+  void use_in_backward(std::size_t index);
   void gather(std::size_t index, bool in_backward);
   static bool gathers_in_background(const Unit& unit);
   void begin_gather(std::size_t index);

@@ -188,6 +188,105 @@ TEST_F(FullyShardUnits, LetsRanksUseAnOuterUnitBetweenThoseThatItContains) {
   }
 }
 
+/// Two units of one size, of which the outer one has a parameter that comes behind the inner one.
+struct InsideImpl : torch::nn::Module {
+  InsideImpl() {
+    weight = register_parameter("weight", at::rand({4, 4}));
+    scale = register_parameter("scale", at::rand({1}));
+  }
+  at::Tensor forward(const at::Tensor& values) { return at::linear(values, weight) * scale; }
+  at::Tensor weight;
+  at::Tensor scale;
+};
+TORCH_MODULE(Inside);
+
+struct AroundImpl : torch::nn::Module {
+  AroundImpl() {
+    weight = register_parameter("weight", at::rand({4, 4}));
+    gain = register_parameter("gain", at::rand({1}));
+    register_module("inside", inside);
+  }
+  at::Tensor forward(const at::Tensor& values, bool uses_gain) {
+    const at::Tensor inner = inside(at::linear(values, weight));
+    return uses_gain ? inner * gain : inner;
+  }
+  at::Tensor weight;
+  at::Tensor gain;
+  Inside inside;
+};
+TORCH_MODULE(Around);
+
+struct AroundAndLastImpl : torch::nn::Module {
+  AroundAndLastImpl() {
+    register_module("around", around);
+    register_module("last", last);
+  }
+  at::Tensor forward(const at::Tensor& values, bool uses_gain) {
+    return last(around(values, uses_gain));
+  }
+  Around around;
+  torch::nn::Linear last{4, 4};
+};
+TORCH_MODULE(AroundAndLast);
+
+struct FullyShardBehindInnerUnit : FullyShardUnits {
+  /// A step in which rank 0 alone uses the gain, in each case that frees what forward has gathered.
+  template <class Holder>
+  void expect_averages(const ProcessGroup& group, ReshardAfterForward reshard,
+                       const AutoWrapPolicy& policy) const {
+    Holder plain;
+    auto sharded = fully_shard(
+        Holder(),
+        {.process_group = group, .auto_wrap_policy = policy, .reshard_after_forward = reshard});
+    copy_values(sharded, *plain);
+    const bool uses_gain = rank_ == 0;
+    for (const bool evaluates : {false, true}) {
+      for (const int passes : {1, 2}) {
+        SCOPED_TRACE(::testing::Message() << "evaluates " << evaluates << ", passes " << passes);
+        sharded.zero_grad();
+        plain->zero_grad();
+        const at::Tensor inputs = at::arange(8, at::kFloat).view({2, 4}) + rank_;
+        const at::Tensor ours = sharded(inputs, uses_gain).sum();
+        const at::Tensor theirs = plain(inputs, uses_gain).sum();
+        if (evaluates) {
+          const at::NoGradGuard no_grad;
+          sharded(inputs, uses_gain);
+        }
+        for (int pass = 1; pass <= passes; ++pass) {
+          ours.backward({}, /*retain_graph=*/pass < passes);
+          theirs.backward({}, /*retain_graph=*/pass < passes);
+        }
+        const auto whole = plain->named_parameters();
+        for (const auto& [name, piece] : sharded.named_parameters()) {
+          const at::Tensor& own = whole[name].grad();
+          const at::Tensor average = own.defined() ? own.clone() : at::zeros_like(whole[name]);
+          group_.all_reduce(average, {.op = ReduceOp::kAvg});
+          ASSERT_TRUE(piece.grad().defined()) << name;
+          EXPECT_TRUE(at::allclose(whole_of(piece.grad(), average.numel()), average.view(-1)))
+              << name;
+        }
+      }
+    }
+  }
+
+  void expect_averages(const ProcessGroup& group, ReshardAfterForward reshard) const {
+    expect_averages<Around>(group, reshard, module_wrap_policy<InsideImpl>());
+    expect_averages<AroundAndLast>(
+        group, reshard, module_wrap_policy<AroundImpl, InsideImpl, torch::nn::LinearImpl>());
+  }
+};
+
+TEST_F(FullyShardBehindInnerUnit, LetsOneRankUseAParameterOfTheOuterUnit) {
+  expect_averages(group_, true);
+  expect_averages(group_, false);
+  if (world_size_ == 4) expect_averages(group_, 2);
+}
+
+// There ranks whose exchanges differ would add up each other's units.
+TEST_F(FullyShardBehindInnerUnit, ExchangesInOneOrderWhereNothingComparesTheCalls) {
+  expect_averages(group_of_all({.check_calls = false}), true);
+}
+
 TEST_F(FullyShardUnits, ACallThatUsesNoParameterWaitsForNobody) {
   auto sharded = fully_shard(Between(), {.process_group = group_});
   sharded(at::ones({2, 5}), true).sum().backward();
