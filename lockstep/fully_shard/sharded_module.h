@@ -110,8 +110,9 @@ struct FullyShardOptions {
   /// Compute the L2 norm of all gradients at the end of each backward() that exchanges them, for
   /// gradient_norm().
   bool gradient_norm = false;
-  /// Give every rank rank 0's parameters and buffers. Without it they must be the same already.
-  /// PyTorch's fully_shard leaves them as they are.
+  /// At construction give every rank rank 0's parameters and buffers. Without it they must be the
+  /// same already. PyTorch's fully_shard leaves them as they are. Either way every forward, and
+  /// every save, begins with rank 0's buffers.
   bool init_sync = true;
 };
 

@@ -500,5 +500,15 @@ TEST_F(FullyShard, ReshardsAsInTheGuide) {
                                   [](const at::Tensor& piece) { return piece.grad().defined(); }));
 }
 
+// As those of DistributedDataParallel do.
+TEST_F(FullyShard, BuffersOfRankZeroReachAllInForwardWithoutInitSyncToo) {
+  auto sharded = fully_shard(ShardNet(), {.process_group = group_, .init_sync = false});
+  const at::Tensor offset = sharded.module()->named_buffers()["offset"];
+  const at::Tensor given = offset.clone();
+  sharded(tokens(0));
+  EXPECT_TRUE(same_bits_everywhere({offset}));
+  EXPECT_TRUE(rank_ > 0 || at::equal(offset, given));
+}
+
 }  // namespace
 }  // namespace lockstep::testing
