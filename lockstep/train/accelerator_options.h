@@ -82,7 +82,8 @@ struct AcceleratorOptions {
   InitOptions init = {};
   /// Options of prepared models; their process_group is set to the accelerator's.
   DistributedDataParallelOptions ddp = {};
-  /// The same with Strategy::kFullyShard.
+  /// Those with Strategy::kFullyShard. The accelerator makes the groups: process_group and
+  /// replicate_group must be empty.
   FullyShardOptions fully_shard = {};
 };
 

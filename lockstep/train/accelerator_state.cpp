@@ -54,6 +54,8 @@ void check_fully_shard(const AcceleratorOptions& options) {
          "check_replicas_every");
   refuse(options.ddp.comm_hook != nullptr, "ddp.comm_hook");
   refuse(!options.fully_shard.ignored_parameters.empty(), "fully_shard.ignored_parameters");
+  refuse(static_cast<bool>(options.fully_shard.process_group),
+         "fully_shard.process_group (the accelerator shards over its own ranks)");
   refuse(static_cast<bool>(options.fully_shard.replicate_group),
          "fully_shard.replicate_group (fully_shard.hybrid_shard makes the groups)");
 }

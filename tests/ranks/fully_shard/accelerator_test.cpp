@@ -145,6 +145,8 @@ TEST_F(FullyShardAccelerator, RefusesWhatItCannotDo) {
   EXPECT_SAYS(refusal({.memory_every = 1}), "memory_every");
   EXPECT_SAYS(refusal({.check_replicas_every = 1}), "check_replicas_every");
   EXPECT_SAYS(refusal({.fully_shard = {.ignored_parameters = {"0.weight"}}}), "ignored_parameters");
+  EXPECT_SAYS(refusal({.fully_shard = {.process_group = group_}}), "fully_shard.process_group");
+  EXPECT_SAYS(refusal({.fully_shard = {.replicate_group = group_}}), "fully_shard.replicate_group");
 
   Accelerator accelerator(with_strategy({}, true));
   torch::nn::Sequential net = make_units_net();
