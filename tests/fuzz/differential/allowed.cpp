@@ -187,11 +187,23 @@ bool allows_one_copy(const Plan& plan) {
   return true;
 }
 
-// A rank gathers the one unit in each forward and backward that uses it, so all ranks do.
+bool evaluates_before_backward(const Plan& plan) {
+  return std::ranges::any_of(plan.steps, [](const StepPlan& step) {
+    return std::ranges::any_of(step.passes, &PassPlan::evaluates);
+  });
+}
+
 bool allows_fully_shard(const Plan& plan) {
   const OptionsPlan& options = plan.options;
-  if (options.replicas == 0) return !options.replicas_alternate;
+  if (options.replicas == 0) {
+    return !options.replicas_alternate && options.reshard_after_forward == 1 &&
+           plan.units.empty() && !evaluates_before_backward(plan);
+  }
   if (plan.ranks % options.replicas != 0 || plan.shards != 0) return false;
+  const int number = options.reshard_after_forward;
+  if (number > 1 && plan.ranks / options.replicas % number != 0) return false;
+  // A rank gathers the one unit in each forward and backward that uses it, so all ranks do.
+  if (!plan.units.empty() && !uses_units_alike(plan)) return false;
   if (plan.joins || plan.is_sharded || plan.double_backward || plan.has(OpKind::kBatchNorm)) {
     return false;
   }
@@ -206,7 +218,8 @@ bool allows_fully_shard(const Plan& plan) {
   const OptionsPlan has_none{.init_sync = options.init_sync,
                              .gradient_norm = options.gradient_norm,
                              .replicas = options.replicas,
-                             .replicas_alternate = options.replicas_alternate};
+                             .replicas_alternate = options.replicas_alternate,
+                             .reshard_after_forward = options.reshard_after_forward};
   if (options != has_none) return false;
   const unsigned all = (1U << plan.ranks) - 1;
   for (const StepPlan& step : plan.steps) {
@@ -214,7 +227,8 @@ bool allows_fully_shard(const Plan& plan) {
     for (std::size_t i = 0; i < step.passes.size(); ++i) {
       const PassPlan& pass = step.passes[i];
       if (pass.takes_gradients || pass.reaches_nothing != 0) return false;
-      if (pass.exchanges != (i + 1 == step.passes.size())) return false;
+      const bool is_last = i + 1 == step.passes.size();
+      if (is_last ? !pass.exchanges : pass.exchanges && plan.is_weighted) return false;
       if (pass.action != (i == 0 ? GradAction::kSetToNone : GradAction::kKeep)) return false;
     }
   }

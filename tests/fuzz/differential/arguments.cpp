@@ -86,6 +86,7 @@ int ranks_of(const std::string& given) {
 // What a flag that takes no value sets, or null.
 bool* switch_of(const std::string& flag, Arguments& arguments) {
   if (flag == "--shards") return &arguments.in_shards;
+  if (flag == "--units") return &arguments.in_units;
   if (flag == "--print") return &arguments.prints;
   if (flag == "--program") return &arguments.prints_program;
   if (flag == "--until-failure") return &arguments.stops;
@@ -128,7 +129,8 @@ void read_argument(const std::string& argument, Arguments& arguments, Texts& tex
   } else {
     throw UsageError(concat("differential: unknown argument '", argument,
                             "'; there are --seeds, --seed, --kept, --ranks, --cuts, --progress, "
-                            "--shards, --until-failure, --print, --program, --shrink and --probe"));
+                            "--shards, --units, --until-failure, --print, --program, --shrink and "
+                            "--probe"));
   }
 }
 

@@ -14,7 +14,8 @@ struct Arguments {
   std::string progress;              ///< a file that says which seed or cut runs
   std::string shrinks_with;          ///< the command `lockstep`
   int ranks = 0;                     ///< those of the job, else of --ranks
-  bool in_shards = false;            ///< seeds stand for training runs in shards
+  bool in_shards = false;            ///< seeds stand for training runs in logical shards
+  bool in_units = false;             ///< and these for fully sharded ones of several units
   bool prints = false;
   bool prints_program = false;
   bool stops = false;   ///< at the first seed that fails

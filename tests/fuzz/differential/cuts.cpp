@@ -52,7 +52,19 @@ bool is_used(const Plan& plan, int parameter) {
 }
 
 void cut_graph(const Plan& plan, Cuts& cuts) {
-  for (std::size_t i = plan.ops.size(); i-- > 1;) cuts.add([i](Plan& p) { erase_at(p.ops, i); });
+  for (std::size_t i = plan.units.size(); i-- > 0;) {
+    cuts.add([i](Plan& p) { erase_at(p.units, i); });
+  }
+  for (std::size_t i = plan.ops.size(); i-- > 1;) {
+    cuts.add([i](Plan& p) {
+      erase_at(p.ops, i);
+      for (UnitPlan& unit : p.units) {
+        if (unit.first > static_cast<int>(i)) --unit.first;
+        if (unit.last >= static_cast<int>(i)) --unit.last;
+      }
+      std::erase_if(p.units, [](const UnitPlan& unit) { return unit.last < unit.first; });
+    });
+  }
   for (std::size_t i = plan.parameters.size(); i-- > 2;) {
     if (is_used(plan, static_cast<int>(i))) continue;
     cuts.add([i](Plan& p) {
@@ -106,6 +118,7 @@ void cut_options(Cuts& cuts) {
   cuts.add([](Plan& p) { p.options.replicas = 0; });
   cuts.add([](Plan& p) { p.options.replicas = std::min(p.options.replicas, 1); });
   cuts.add([](Plan& p) { p.options.replicas_alternate = false; });
+  cuts.add([](Plan& p) { p.options.reshard_after_forward = 1; });
 }
 
 void cut_program(const Plan& plan, Cuts& cuts) {
@@ -147,6 +160,7 @@ void cut_program(const Plan& plan, Cuts& cuts) {
       change([](PassPlan& pass) { pass.reaches_nothing = 0; });
       change([](PassPlan& pass) { pass.takes_gradients = false; });
       change([](PassPlan& pass) { pass.guards_forward = true; });
+      change([](PassPlan& pass) { pass.evaluates = false; });
       change([](PassPlan& pass) { pass.delays = 0; });
       change([](PassPlan& pass) {
         for (std::size_t rank = 0; rank < pass.samples.size(); ++rank) {

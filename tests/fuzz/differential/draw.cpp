@@ -210,8 +210,7 @@ void draw_optimizer_of_lockstep(Random& random, Plan& plan) {
 }
 
 // Without what it refuses, in one replica or in several.
-void draw_fully_shard(Random& random, Plan& plan) {
-  if (!random.chance(33)) return;
+Plan fully_sharded(Random& random, const Plan& plan) {
   Plan changed = plan;
   const bool is_even = plan.ranks % 2 == 0;
   changed.options = {.init_sync = plan.options.init_sync,
@@ -235,7 +234,37 @@ void draw_fully_shard(Random& random, Plan& plan) {
       step.passes[i].reaches_nothing = 0;
     }
   }
+  return changed;
+}
+
+void draw_fully_shard(Random& random, Plan& plan) {
+  if (!random.chance(33)) return;
+  Plan changed = fully_sharded(random, plan);
   if (is_allowed(changed)) plan = std::move(changed);
+}
+
+// Within the operators `first` to `last`, not all of them.
+void draw_units(Random& random, int first, int last, std::vector<UnitPlan>& units) {
+  for (int begin = first; begin <= last; ++begin) {
+    if (random.chance(35)) continue;
+    const UnitPlan unit{.first = begin, .last = random.between(begin, last)};
+    if (unit.first == first && unit.last == last) continue;
+    units.push_back(unit);
+    draw_units(random, unit.first, unit.last, units);
+    begin = unit.last;
+  }
+}
+
+// More than the plan of a single unit has.
+void put_in_units(Random& random, Plan& plan) {
+  draw_units(random, 0, static_cast<int>(plan.ops.size()) - 1, plan.units);
+  plan.options.reshard_after_forward = random.pick({0, 1, 1, 2});
+  for (StepPlan& step : plan.steps) {
+    for (PassPlan& pass : step.passes) {
+      pass.evaluates = random.chance(25);
+      if (!plan.is_weighted && random.chance(30)) pass.exchanges = true;
+    }
+  }
 }
 
 Plan draw_once(Random& random, std::uint64_t seed, int ranks) {
@@ -302,6 +331,16 @@ Plan draw_in_shards(std::uint64_t seed) {
     put_in_shards(random, plan);
     draw_optimizer_of_lockstep(random, plan);
     if (is_allowed(plan)) return plan;
+  }
+}
+
+Plan draw_in_units(std::uint64_t seed, int ranks) {
+  Random random((~seed ^ 0x0417) * 4 + static_cast<std::uint64_t>(ranks));
+  while (true) {
+    Plan plan = fully_sharded(random, draw_once(random, seed, ranks));
+    put_in_units(random, plan);
+    draw_optimizer_of_lockstep(random, plan);
+    if (!plan.units.empty() && is_allowed(plan)) return plan;
   }
 }
 

@@ -10,5 +10,7 @@ namespace lockstep::differential {
 Plan draw(std::uint64_t seed, int ranks);
 /// In logical shards, on any number of ranks.
 Plan draw_in_shards(std::uint64_t seed);
+/// Fully sharded, in units one within another.
+Plan draw_in_units(std::uint64_t seed, int ranks);
 
 }  // namespace lockstep::differential

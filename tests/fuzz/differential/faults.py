@@ -62,7 +62,7 @@ def try_fault(file, old, new, found_by, build):
         if built.returncode != 0:
             return NOT_BUILT
         for ranks in SEEDS:
-            found = run(ranks, build) or run(ranks, build, "--shards")
+            found = run(ranks, build) or run(ranks, build, "--shards") or run(ranks, build, "--units")
             if found:
                 return f"found: {found}"
         return f"{EXPECTED}{found_by}" if found_by else MISSED

@@ -31,7 +31,9 @@ namespace {
 Plan plan_of(std::uint64_t seed, const Arguments& arguments,
              const std::vector<std::size_t>& cut_numbers) {
   const int ranks = arguments.ranks;
-  Plan plan = arguments.in_shards ? draw_in_shards(seed) : draw(seed, ranks);
+  Plan plan = arguments.in_shards  ? draw_in_shards(seed)
+              : arguments.in_units ? draw_in_units(seed, ranks)
+                                   : draw(seed, ranks);
   for (const std::size_t number : cut_numbers) {
     const std::vector<Plan> simpler = cuts(plan);
     if (number >= simpler.size()) {
@@ -112,7 +114,9 @@ int run_program(int argc, char** argv) {
   }
   if (!arguments.shrinks_with.empty()) {
     const std::vector<std::size_t> found =
-        shrink(arguments.shrinks_with, concat(argv[0], arguments.in_shards ? " --shards" : ""),
+        shrink(arguments.shrinks_with,
+               concat(argv[0], arguments.in_shards ? " --shards" : "",
+                      arguments.in_units ? " --units" : ""),
                arguments.seeds.front(), arguments.ranks);
     std::cout << text_of(plan_of(arguments.seeds.front(), arguments, found), true) << std::flush;
     return 0;

@@ -36,17 +36,42 @@ NetImpl::NetImpl(const Plan& plan, int rank)
     model.running_var = norm_->running_var;
     model.batches_tracked = norm_->num_batches_tracked;
   }
-  for (std::size_t i = 0; i < model.parameters.size(); ++i) {
-    const std::string name = name_of(i);
-    if (!name.starts_with("norm.")) {
-      register_parameter(name, model.parameters[i], plan.parameters[i].is_trained);
+  for (const UnitPlan& unit : plan.units) {
+    int around = -1;
+    for (int other = 0; other < static_cast<int>(units_.size()); ++other) {
+      if (plan.units[other].last >= unit.last) around = other;
     }
+    torch::nn::Module& parent = around < 0 ? *this : *units_[around];
+    units_.push_back(
+        parent.register_module(concat("u", units_.size()), std::make_shared<torch::nn::Module>()));
+  }
+  for (std::size_t i = 0; i < model.parameters.size(); ++i) {
+    if (!name_of(i).starts_with("norm.")) register_in_units(i);
     const int factor = plan.parameters[i].hook_factor;
     if (factor == 1 || !plan.parameters[i].is_trained) continue;
     model.parameters[i].register_hook(
         [factor](const at::Tensor& gradient) { return gradient * factor; });
   }
   if (plan.has_buffer) register_buffer("buffer", model.buffer);
+}
+
+// In the innermost unit of each operator that uses it: one of several names is shared.
+void NetImpl::register_in_units(std::size_t parameter) {
+  const int index = static_cast<int>(parameter);
+  const auto add = [&](torch::nn::Module& unit) {
+    if (unit.named_parameters(/*recurse=*/false).contains(name_of(parameter))) return;
+    unit.register_parameter(name_of(parameter), model.parameters[parameter],
+                            plan_.parameters[parameter].is_trained);
+  };
+  bool is_used = false;
+  for (std::size_t op = 0; op < plan_.ops.size(); ++op) {
+    const OpPlan& user = plan_.ops[op];
+    if (user.parameter != index && user.second != index && user.third != index) continue;
+    const int unit = unit_of_op(plan_, static_cast<int>(op));
+    add(unit < 0 ? *this : *units_[unit]);
+    is_used = true;
+  }
+  if (!is_used) add(*this);
 }
 
 std::string NetImpl::name_of(std::size_t parameter) const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ struct NetImpl : torch::nn::Module {
   /// The output, in a vector as models with several have it.
   std::vector<at::Tensor> forward(const at::Tensor& input, int step);
 
+  /// The last part of it.
   std::string name_of(std::size_t parameter) const;
   /// From now on it leaves out what the rank leaves out.
   void compute_as(int rank) { rank_ = rank; }
@@ -26,12 +28,14 @@ struct NetImpl : torch::nn::Module {
   Model model;
 
  private:
+  void register_in_units(std::size_t parameter);
   at::Tensor use(std::size_t op, const at::Tensor& value, const at::Tensor& first,
                  const at::Tensor& input);
 
   const Plan& plan_;
   int rank_;
   torch::nn::BatchNorm1d norm_ = nullptr;
+  std::vector<std::shared_ptr<torch::nn::Module>> units_;
   std::deque<lockstep::testing::Part> parts_;  // of checkpoints, which refer to them in backward
 };
 TORCH_MODULE(Net);

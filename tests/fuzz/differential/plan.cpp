@@ -68,6 +68,7 @@ void describe_options(std::ostream& text, const OptionsPlan& options) {
   if (options.one_copy_per_machine) text << " one_copy_per_machine";
   if (options.replicas > 0) text << " fully sharded, replicas " << options.replicas;
   if (options.replicas_alternate) text << ", which alternate";
+  if (options.reshard_after_forward != 1) text << ", reshard " << options.reshard_after_forward;
   text << "\n";
 }
 
@@ -80,6 +81,7 @@ void describe_pass(std::ostream& text, const PassPlan& pass) {
   if (pass.forwards != 1) text << ", forwards " << pass.forwards;
   if (pass.reaches_nothing != 0) text << ", reaches nothing on " << pass.reaches_nothing;
   if (pass.takes_gradients) text << ", by autograd::grad";
+  if (pass.evaluates) text << ", evaluates before";
   text << ", samples " << list(pass.samples);
   if (!pass.weights.empty()) text << ", weights " << list(pass.weights);
   if (pass.delays != 0) text << ", delays " << pass.delays;
@@ -126,6 +128,7 @@ std::string describe(const Plan& plan) {
     describe_op(text, plan.ops[i]);
     text << "\n";
   }
+  for (const UnitPlan& unit : plan.units) text << "unit " << unit.first << "-" << unit.last << "\n";
   for (std::size_t i = 0; i < plan.steps.size(); ++i) {
     text << "step " << i;
     if (plan.steps[i].evaluates != 0) text << ", evaluates " << plan.steps[i].evaluates;

@@ -73,6 +73,7 @@ struct PassPlan {
   unsigned reaches_nothing =
       0;  ///< a bit a rank; all or none where a pass without weight exchanges
   bool takes_gradients = false;           ///< torch::autograd::grad, which leaves .grad alone
+  bool evaluates = false;                 ///< fully sharded: between forward and backward
   GradAction action = GradAction::kKeep;  ///< before
   std::vector<int> samples = {};          ///< of each rank
   std::vector<bool> has_data = {};        ///< of each rank, in join
@@ -138,8 +139,15 @@ struct OptionsPlan {
   bool one_copy_per_machine = false;
   int replicas = 0;                 ///< of a fully sharded model; 0: DistributedDataParallel
   bool replicas_alternate = false;  ///< ranks take turns in them
+  int reshard_after_forward = 1;    ///< 0: false, 1: true, else the number
 
   bool operator==(const OptionsPlan&) const = default;
+};
+
+/// A submodule of a fully sharded model: the operators `first` to `last`.
+struct UnitPlan {
+  int first = 0;
+  int last = 0;
 };
 
 enum class Backend { kShm, kGloo, kHierarchical };
@@ -154,6 +162,7 @@ struct Plan {
   at::ScalarType compute = at::kFloat;
   std::vector<ParameterPlan> parameters = {};
   std::vector<OpPlan> ops = {};
+  std::vector<UnitPlan> units = {};  ///< outer ones before those within them
   bool has_buffer = false;
   bool syncs_batch_norm = false;
   bool penalizes_parameters = false;  ///< the loss has a term of a parameter alone
@@ -195,6 +204,12 @@ ExchangeGroup group_of(const Plan& plan, int step, int pass);
 
 /// What the loss of a pass is multiplied by so that averages of small integers are integers.
 double multiplier(const Plan& plan, int step, int pass);
+
+/// Whether all ranks come to the same units in the same order, in forward and backward.
+bool uses_units_alike(const Plan& plan);
+/// The innermost unit of an operator, and of all operators with a parameter; -1: the model.
+int unit_of_op(const Plan& plan, int op);
+int unit_of_parameter(const Plan& plan, int parameter);
 
 /// Whether Lockstep takes such a training run: its documented limits, nothing else.
 bool is_allowed(const Plan& plan);

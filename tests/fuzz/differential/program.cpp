@@ -105,6 +105,7 @@ std::string code_of(const PassPlan& value) {
   ADD(forwards);
   ADD(reaches_nothing);
   ADD(takes_gradients);
+  ADD(evaluates);
   ADD(action);
   ADD(samples);
   ADD(has_data);
@@ -133,6 +134,7 @@ std::string code_of(const OptionsPlan& value) {
   ADD(one_copy_per_machine);
   ADD(replicas);
   ADD(replicas_alternate);
+  ADD(reshard_after_forward);
   return members.braced();
 }
 
@@ -180,7 +182,9 @@ std::string program(const Plan& plan) {
     text << "        " << code_of(parameter) << ",\n";
   text << "    };\n    plan.ops = {\n";
   for (const OpPlan& op : plan.ops) text << "        " << code_of(op) << ",\n";
-  text << "    };\n    plan.steps = {\n";
+  text << "    };\n    plan.units = {";
+  for (const UnitPlan& unit : plan.units) text << "{" << unit.first << ", " << unit.last << "}, ";
+  text << "};\n    plan.steps = {\n";
   for (const StepPlan& step : plan.steps) {
     text << "        {.passes = {\n";
     for (const PassPlan& pass : step.passes) text << "             " << code_of(pass) << ",\n";

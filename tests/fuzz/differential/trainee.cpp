@@ -102,6 +102,13 @@ FullyShardOptions make_shard_options(const Plan& plan, const ProcessGroup& group
   FullyShardOptions options{.process_group = group,
                             .gradient_norm = planned.gradient_norm,
                             .init_sync = planned.init_sync};
+  if (!plan.units.empty()) {
+    options.auto_wrap_policy = [](const std::string&, const torch::nn::Module&) { return true; };
+  }
+  if (planned.reshard_after_forward == 0) options.reshard_after_forward = false;
+  if (planned.reshard_after_forward > 1) {
+    options.reshard_after_forward = planned.reshard_after_forward;
+  }
   if (planned.replicas == 1) return options;
   const int shards = plan.ranks / planned.replicas;
   options.process_group = line_of(group, shards, !planned.replicas_alternate);
@@ -167,7 +174,7 @@ void Trainee::gather_whole() {
     std::int64_t begin = 0;
     for (int rank = 0; rank < group.rank(); ++rank) begin += all_sizes[rank][place];
     std::size_t index = 0;
-    while (net_->name_of(index) != name) ++index;
+    while (net_->name_of(index) != name.substr(name.rfind('.') + 1)) ++index;
     const at::Tensor& shape = net_->model.parameters[index];
     const auto whole_of = [&](const at::Tensor& part) {
       const at::Tensor flat = at::zeros({shape.numel()}, part.options());
@@ -200,6 +207,7 @@ void Trainee::run_sharded_pass(int step, int pass, const at::Tensor& input) {
       pass + 1 < static_cast<int>(passes.size()) && passes[pass + 1].reuses_graph;
   sharded_->set_requires_gradient_sync(planned.exchanges);
   if (!planned.reuses_graph) loss_ = forward(step, pass, input);
+  if (planned.evaluates) evaluate(step);
   if ((planned.delays >> rank_ & 1) != 0) sleep(plan_);
   backward(loss_, step, pass, is_used_again);
   if (!is_used_again) loss_ = at::Tensor();
@@ -278,6 +286,12 @@ std::vector<at::Tensor> Trainee::gradients_after(const PassPlan& pass) const {
   if (pass.exchanges) return gradients();
   std::vector<at::Tensor> own;
   for (const at::Tensor& parameter : net_->model.parameters) own.push_back(parameter.grad());
+  if (!sharded_) return own;
+  // What earlier passes of the step have exchanged lies with the pieces.
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    const at::Tensor& exchanged = whole_[i].grad();
+    if (exchanged.defined()) own[i] = own[i].defined() ? own[i] + exchanged : exchanged;
+  }
   return own;
 }
 
