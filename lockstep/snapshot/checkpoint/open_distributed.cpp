@@ -1,26 +1,16 @@
-#include <algorithm>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/snapshot/checkpoint/distributed_metadata.h"
 #include "lockstep/snapshot/checkpoint/stored_tensors.h"
+#include "lockstep/snapshot/checkpoint/weights_path.h"
 
 namespace lockstep::inline internal {
 namespace {
 
 /// Some 500 bytes a piece: half a million pieces stay below it.
 constexpr std::uint64_t kMaxMetadataBytes = std::uint64_t{256} << 20;
-
-/// The name that a weight has in the module's state dict; empty for what is no weight. Programs
-/// save
-/// {"model": …, "optim": …}, or the same one dict deeper.
-std::string weight_name(const DistributedTensor& tensor) {
-  const std::vector<std::string>& path = tensor.path;
-  if (path.size() != 2 && path.size() != 3) return {};
-  const std::string& parent = path[path.size() - 2];
-  return parent == "model" || parent == "state_dict" ? path.back() : std::string();
-}
 
 }  // namespace
 
@@ -34,11 +24,11 @@ StoredTensors open_distributed(const std::filesystem::path& folder, CheckpointPa
   DistributedMetadata metadata = parse_distributed_metadata(metadata_file.text(), source);
   StoredTensors stored{.format = CheckpointFormat::kDistributed};
   for (const std::string& name : metadata.files) stored.files.emplace_back(folder / name);
-  const bool has_weights = std::ranges::any_of(
-      metadata.tensors, [](const auto& tensor) { return !weight_name(tensor).empty(); });
+  const KeyPath weights =
+      part == CheckpointPart::kModel ? weights_path(metadata.tensors) : KeyPath();
   for (DistributedTensor& tensor : metadata.tensors) {
-    std::string name = part == CheckpointPart::kModel && has_weights ? weight_name(tensor)
-                                                                     : std::move(tensor.name);
+    if (!weights.empty() && !is_below(tensor.path, weights)) continue;
+    std::string name = weights.empty() ? std::move(tensor.name) : name_below(tensor.path, weights);
     StoredTensor entry{
         .name = std::move(name), .dtype = tensor.dtype, .shape = std::move(tensor.shape)};
     for (DistributedPiece& piece : tensor.pieces) {
@@ -53,7 +43,7 @@ StoredTensors open_distributed(const std::filesystem::path& folder, CheckpointPa
                               .offset_bytes = piece.offset_bytes,
                               .size_bytes = piece.size_bytes});
     }
-    if (!entry.name.empty()) stored.tensors.push_back(std::move(entry));
+    stored.tensors.push_back(std::move(entry));
   }
   return stored;
 }

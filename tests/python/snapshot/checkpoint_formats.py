@@ -18,6 +18,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
@@ -202,6 +203,55 @@ class Formats(unittest.TestCase):
                          expected["averages"])
         self.assertIn("whole", self.snapshot("verify", saved))
         self.assertIn("0.weight", self.snapshot("show", saved))
+
+    def test_weights_of_a_folder_are_those_of_a_file(self):
+        def ones(*names):
+            return {name: torch.ones(2) + number for number, name in enumerate(names)}
+
+        for name, saved in {
+                "flat": ones("w", "a.b"),
+                "model": {"model": ones("0.w", "0.b"), "optim": {"state": {"0.w": ones("exp_avg")}}, "step": 5},
+                "nested": {"model": {"head": torch.ones(2), "encoder": {"w": torch.zeros(2)}}},
+                "optimizer": {"model": ones("w"), "optimizer": {"state_dict": ones("momentum")}},
+                "averages": {"model": ones("w"), "ema": {"model": ones("w", "v")}},
+                "state_dict": {"state_dict": {"layer": ones("w")}, "opt": ones("m"), "step": torch.tensor(5)},
+                "both": {"model": {"state_dict": ones("w"), "ema": ones("w", "v")}},
+                "tensor": {"model": torch.ones(2), "w": torch.zeros(3)},
+                "others": {"net": ones("w"), "ema": {"model": ones("w", "v")}},
+                "two": {"a": {"model": ones("w")}, "b": {"model": ones("w")}},
+                "counts": {"model": {"blocks": [ones("w"), ones("w", "b")]}, "lr": 0.5}}.items():
+            with self.subTest(name):
+                dcp.save(saved, checkpoint_id=self.path(name))
+                torch.save(saved, self.path(name + ".pt"))
+                for part in "model", "all":
+                    found = []
+                    for source in name, name + ".pt":
+                        self.convert(self.path(source), self.path("out.pt"), "--force", f"--part={part}")
+                        found.append(torch.load(self.path("out.pt"), weights_only=True))
+                    self.assert_same(*found)
+
+    def test_weights_of_a_stateful_are_those_of_its_model(self):
+        module = net()
+        optimizer = torch.optim.AdamW(module.parameters())
+        module(torch.ones(2, 5)).sum().backward()
+        optimizer.step()
+
+        class Application(Stateful):
+            def state_dict(self):
+                weights, state = get_state_dict(module, optimizer)
+                return {"model": weights, "optim": state}
+
+            def load_state_dict(self, state_dict):
+                raise NotImplementedError
+
+        for name, saved in {"app": {"app": Application(), "step": 5}, "module": {"model": module, "optimizer": optimizer},
+                            "rest": {"state": Application(), "rng": {"torch": torch.ones(3)}, "step": torch.tensor(5)},
+                            "raw": {"model": module.state_dict(), "optimizer": optimizer.state_dict()},
+                            "wrapped": {"app": {"model": {"state_dict": module.state_dict()}}}}.items():
+            with self.subTest(name):
+                dcp.save(saved, checkpoint_id=self.path(name))
+                self.convert(self.path(name), self.path(name + ".pt"))
+                self.assert_same(torch.load(self.path(name + ".pt"), weights_only=True), module.state_dict())
 
     def test_any_sharding_of_any_number_of_ranks(self):
         self.run_ranks(save_sharded, 3, self.path("saved"))
