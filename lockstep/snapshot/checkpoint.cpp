@@ -10,7 +10,6 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/snapshot/checkpoint/stored_tensors.h"
 #include "lockstep/snapshot/checkpoint/strided_reader.h"
-#include "lockstep/snapshot/internal/saved_file.h"
 #include "lockstep/snapshot/safetensors.h"
 #include "lockstep/snapshot/sharded/snapshot_manifest.h"
 
@@ -41,38 +40,12 @@ StoredTensors open_checkpoint(const std::filesystem::path& path, CheckpointPart 
   return is_safetensors(path) ? open_safetensors(path) : open_torch_save(path, part);
 }
 
-[[noreturn]] void refuse_piece(const ReadableFile& file, const StoredTensor& tensor,
-                               const StoredPiece& piece, const std::string& what) {
-  throw CorruptFile(concat("read ", file.path().string(), ": piece ", box_text(piece.box), " of '",
-                           tensor.name, "' ", what, "; take another copy"));
-}
-
-/// Where the numbers of a piece lie that is an archive of torch.save, once that has been read.
-StoredPiece located(const StoredTensor& tensor, const StoredPiece& piece,
-                    const ReadableFile& file) {
-  if (piece.strides) return piece;
-  const Outline outline = load_outline(file.part(piece.offset_bytes, piece.size_bytes));
-  if (!outline.tree.isTensor()) refuse_piece(file, tensor, piece, "is no tensor in its file");
-  const at::Tensor& found = outline.tree.toTensor();
-  if (found.scalar_type() != tensor.dtype || found.sizes() != at::IntArrayRef(piece.box.sizes)) {
-    refuse_piece(file, tensor, piece, "has another dtype or shape in its file");
-  }
-  const ZipRecord& record = outline.records.at(found.storage().unsafeGetStorageImpl());
-  const auto skipped = static_cast<std::uint64_t>(found.storage_offset()) * found.element_size();
-  StoredPiece raw = piece;
-  raw.offset_bytes += record.offset_bytes + skipped;
-  raw.size_bytes = record.size_bytes - skipped;
-  raw.strides = found.strides().vec();
-  if (found.nbytes() == record.size_bytes && skipped == 0) raw.crc32 = record.crc32;
-  return raw;
-}
-
 /// Reads what a piece has of `box` into its place in `target`, which is of that box.
 void read_piece(const StoredTensor& tensor, const StoredPiece& stored, const ReadableFile& file,
                 const TensorBox& box, const at::Tensor& target) {
   const auto both = intersection(stored.box, box);
   if (!both) return;
-  const StoredPiece piece = located(tensor, stored, file);
+  const StoredPiece piece = locate_piece(tensor, stored, file);
   StridedBytes source{
       .offset_bytes = piece.offset_bytes, .sizes = both->sizes, .strides = *piece.strides};
   at::Tensor place = target;

@@ -12,6 +12,7 @@
 #include "lockstep/os/files/remove_tree.h"
 #include "lockstep/os/files/temporary_directory.h"
 #include "lockstep/snapshot/checkpoint/checksum_list.h"
+#include "lockstep/snapshot/checkpoint/verify_checkpoint.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/internal/small_net.h"
 #include "lockstep/snapshot/internal/snapshot_testing.h"
@@ -341,6 +342,37 @@ TEST_F(CheckpointTest, AFlippedBitOfAPieceIsNoticed) {
                 reader.read_into("weight", {0, 0}, target);
               }).find("CRC"),
               std::string::npos);
+  }
+}
+
+// A part of a piece has no CRC, so that who reads by parts verifies before.
+TEST_F(CheckpointTest, AFlippedBitIsFoundInTheMemoryOfABuffer) {
+  const TensorDict tensors{{"weight", at::arange(2'000'000, at::kFloat).reshape({1000, 2000})},
+                           {"bias", at::ones({3})}};
+  const at::Tensor& values = tensors[0].second;
+  const std::string bytes(static_cast<const char*>(values.const_data_ptr()), 1000);
+  for (const auto& [form, file] :
+       {std::pair(kForms[3], "dcp1/__0_0.distcp"), {kForms[5], "one.pt"}}) {
+    save_as(form, tensors);
+    std::error_code error;
+    std::filesystem::remove(checksum_list_path(path(form.name)), error);
+    std::string content = file_bytes(path(file));
+    // As other programs write it, without a checksum in the archive's comment.
+    if (form.format == CheckpointFormat::kTorchSave) {
+      content.resize(content.find("lockstep-xxh3:"));
+      content.replace(content.size() - 2, 2, 2, '\0');
+      put_file_bytes(path(file), content);
+    }
+    EXPECT_EQ(verify_checkpoint(CheckpointReader(path(form.name))), VerifiedBy::kCrc);
+    content[content.find(bytes) + 5'000'000] ^= 4;
+    put_file_bytes(path(file), content);
+    const CheckpointReader reader(path(form.name));
+    const std::string message = message_of<CorruptFile>([&] { verify_checkpoint(reader); });
+    EXPECT_NE(message.find(path(file).string()), std::string::npos) << message;
+    EXPECT_NE(message.find(form.format == CheckpointFormat::kTorchSave ? "'data/0'" : "'weight'"),
+              std::string::npos)
+        << message;
+    EXPECT_TRUE(fits_in(4u << 20, [&] { verify_checkpoint(reader); }));
   }
 }
 

@@ -7,11 +7,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/text.h"
-#include "lockstep/os/files/readable_file.h"
 #include "lockstep/snapshot/checkpoint.h"
-#include "lockstep/snapshot/checkpoint/checksum_list.h"
-#include "lockstep/snapshot/internal/checksum.h"
-#include "lockstep/snapshot/sharded/sharded_snapshot.h"
+#include "lockstep/snapshot/checkpoint/verify_checkpoint.h"
 #include "tools/snapshot/inspected_snapshot.h"
 #include "tools/snapshot/progress_line.h"
 #include "tools/snapshot/snapshot_answers.h"
@@ -44,22 +41,6 @@ CheckpointFormat target_format(const ConvertRequest& request) {
   return is_file ? CheckpointFormat::kSafetensors : CheckpointFormat::kShardedSafetensors;
 }
 
-/// What the formats' own checksums, or those beside them, can tell.
-void verify_source(const CheckpointReader& source) {
-  switch (source.format()) {
-    case CheckpointFormat::kShardedSnapshot:
-      return verify_sharded(source.path());
-    case CheckpointFormat::kSnapshot:
-    case CheckpointFormat::kTorchSave:
-      verify_checksum(ReadableFile(source.path()));
-      return;
-    case CheckpointFormat::kSafetensors:
-    case CheckpointFormat::kShardedSafetensors:
-    case CheckpointFormat::kDistributed:
-      verify_checksum_list(source.path());
-  }
-}
-
 }  // namespace
 
 SnapshotAnswer convert_answer(const ConvertRequest& request) {
@@ -72,14 +53,14 @@ SnapshotAnswer convert_answer(const ConvertRequest& request) {
                             " exists; choose another name, or replace it with --force"));
   }
   const bool is_all = checked_choice("--part", request.part, {"model", "all"}) == "all";
-  const CheckpointReader source(request.source,
-                                {.part = is_all ? CheckpointPart::kAll : CheckpointPart::kModel});
+  const CheckpointPart part = is_all ? CheckpointPart::kAll : CheckpointPart::kModel;
+  const CheckpointReader source(request.source, {.part = part});
   if (source.tensors().empty()) {
     throw UsageError(
         concat("snapshot convert: ", request.source.string(), " has no tensors; name another"));
   }
   for (const auto& [key, value] : source.metadata()) options.metadata[key] = value;
-  verify_source(source);
+  verify_checkpoint(source, part);
   {
     ProgressLine progress("convert");
     options.progress = [&](std::uint64_t done, std::uint64_t total) {

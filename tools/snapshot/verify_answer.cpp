@@ -8,6 +8,7 @@
 #include "lockstep/os/files/readable_file.h"
 #include "lockstep/snapshot/checkpoint.h"
 #include "lockstep/snapshot/checkpoint/checksum_list.h"
+#include "lockstep/snapshot/checkpoint/verify_checkpoint.h"
 #include "lockstep/snapshot/internal/checksum.h"
 #include "lockstep/snapshot/internal/saved_file.h"
 #include "lockstep/snapshot/internal/snapshot_list.h"
@@ -23,6 +24,8 @@ namespace lockstep::inline internal {
 namespace {
 
 constexpr std::size_t kNamedTensors = 3;  // of a damaged record
+constexpr const char* kNoCrc =
+    "from another program, without a CRC: only the structure was verified";
 
 struct Verdict {
   std::filesystem::path path;
@@ -98,9 +101,11 @@ void verify_file(Verdict& verdict) {
     if (!verify_checksum_list(verdict.path)) {
       verdict.note = "safetensors have no checksum: only the structure was verified";
     }
-  } else if (!verify_checksum(ReadableFile(verdict.path))) {
+  } else if (const ReadableFile file(verdict.path); !verify_checksum(file)) {
     load(verdict.path);
-    verdict.note = "from another program: verified by the CRC of each record";
+    verdict.note = ZipReader(file).has_crcs()
+                       ? "from another program: verified by the CRC of each record"
+                       : kNoCrc;
   } else {
     load(verdict.path);
   }
@@ -109,12 +114,17 @@ void verify_file(Verdict& verdict) {
 /// Of another program, or of `convert`.
 void verify_folder(Verdict& verdict) {
   const CheckpointReader reader(verdict.path, {.part = CheckpointPart::kAll});
-  if (verify_checksum_list(verdict.path)) return;
-  const bool has_crc = reader.format() == CheckpointFormat::kDistributed;
-  verdict.note = has_crc ? "from another program: verified by the CRC of each piece"
+  switch (verify_checkpoint(reader, CheckpointPart::kAll)) {
+    case VerifiedBy::kChecksum:
+      break;
+    case VerifiedBy::kCrc:
+      verdict.note = "from another program: verified by the CRC of each piece";
+      break;
+    case VerifiedBy::kNothing:
+      verdict.note = reader.format() == CheckpointFormat::kDistributed
+                         ? kNoCrc
                          : "safetensors have no checksum: only the structure was verified";
-  if (!has_crc) return;
-  for (const CheckpointTensor& tensor : reader.tensors()) reader.read(tensor.name);
+  }
 }
 
 void verify_directory(Verdict& verdict) {

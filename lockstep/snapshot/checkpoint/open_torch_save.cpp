@@ -39,7 +39,9 @@ StoredTensor stored_tensor(const std::string& name, const at::Tensor& tensor,
                     .offset_bytes = record.offset_bytes + skipped,
                     .size_bytes = record.size_bytes - skipped,
                     .strides = tensor.strides().vec()};
-  if (tensor.nbytes() == record.size_bytes && skipped == 0) piece.crc32 = record.crc32;
+  if (tensor.nbytes() == record.size_bytes && skipped == 0 && record.crc32 != 0) {
+    piece.crc32 = record.crc32;
+  }
   return {.name = name,
           .dtype = tensor.scalar_type(),
           .shape = tensor.sizes().vec(),

@@ -46,6 +46,13 @@ struct StoredTensors {
   std::map<std::string, std::string> metadata = {};  ///< of safetensors only
 };
 
+/// Reports what is wrong with a piece. Errors: CorruptFile.
+[[noreturn]] void refuse_piece(const ReadableFile& file, const StoredTensor& tensor,
+                               const StoredPiece& piece, const std::string& what);
+/// The piece with strides, which needs a look into its archive. Errors: CorruptFile; SystemError.
+StoredPiece locate_piece(const StoredTensor& tensor, const StoredPiece& piece,
+                         const ReadableFile& file);
+
 // These functions read the metadata of the tensors, not their values. They trust nothing: every
 // piece is inside its file; no bytes are shared so that a small file could fill the memory; files
 // are inside the directory. Errors: CorruptFile; UsageError for what is not supported; SystemError.

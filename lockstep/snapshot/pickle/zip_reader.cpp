@@ -32,6 +32,8 @@ constexpr std::uint64_t kMaxCommentBytes = 0xFFFF;
 constexpr std::uint64_t kUsualTailBytes = 256;
 /// A directory entry takes about 100 bytes, and a model of a trillion parameters has some 10^5.
 constexpr std::uint64_t kMaxDirectoryBytes = 256u << 20;
+/// Through which records are verified.
+constexpr std::uint64_t kVerifyBufferBytes = 1u << 20;
 
 template <class Integer>
 Integer load(const std::vector<unsigned char>& bytes, std::size_t offset) {
@@ -90,10 +92,26 @@ const ZipRecord& ZipReader::record(const std::string& name) const {
 
 void ZipReader::read(const ZipRecord& record, void* target) const {
   file_.read(record.offset_bytes, target, record.size_bytes);
-  if (options_.check_crc &&
+  if (options_.check_crc && record.crc32 != 0 &&
       ::crc32_z(0, static_cast<const Bytef*>(target), record.size_bytes) != record.crc32) {
     corrupt(concat("record '", record.name, "' does not have the CRC that the archive states"));
   }
+}
+
+bool ZipReader::has_crcs() const {
+  return std::any_of(records_.begin(), records_.end(),
+                     [](const auto& record) { return record.second.crc32 != 0; });
+}
+
+bool ZipReader::is_intact(const ZipRecord& record) const {
+  std::vector<Bytef> buffer(std::min<std::uint64_t>(record.size_bytes, kVerifyBufferBytes));
+  uLong crc32 = 0;
+  for (std::uint64_t done = 0; done < record.size_bytes; done += buffer.size()) {
+    buffer.resize(std::min<std::uint64_t>(buffer.size(), record.size_bytes - done));
+    file_.read(record.offset_bytes + done, buffer.data(), buffer.size());
+    crc32 = ::crc32_z(crc32, buffer.data(), buffer.size());
+  }
+  return record.crc32 == 0 || crc32 == record.crc32;
 }
 
 ZipReader::Directory ZipReader::find_directory() const {

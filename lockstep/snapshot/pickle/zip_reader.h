@@ -15,6 +15,7 @@ struct ZipRecord {
   std::string name;
   std::uint64_t offset_bytes = 0;
   std::uint64_t size_bytes = 0;
+  /// 0: none (torch.serialization.set_crc32_options(False)).
   std::uint32_t crc32 = 0;
 };
 
@@ -43,6 +44,10 @@ class ZipReader {
 
   /// Reads the record's size_bytes into `target`.
   void read(const ZipRecord& record, void* target) const;
+  /// Whether the record's bytes have its CRC, if any; reads them through a buffer.
+  bool is_intact(const ZipRecord& record) const;
+  /// Whether any record has a CRC.
+  bool has_crcs() const;
 
  private:
   struct Directory {

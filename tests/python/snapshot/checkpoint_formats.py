@@ -367,6 +367,29 @@ class Formats(unittest.TestCase):
         self.assertIn("DAMAGED", subprocess.run([LOCKSTEP, "snapshot", "verify", folder], capture_output=True, text=True,
                                                 check=False, timeout=60).stdout)
 
+    def test_a_flipped_byte_is_noticed_where_no_read_is_of_a_whole_record(self):
+        values = torch.arange(2000.)
+        torch.save({"a": values[:1000], "b": values[1000:]}, self.path("parts.pt"))
+        with open(self.path("parts.pt"), "rb") as file:
+            content = file.read()
+        self.convert(self.path("parts.pt"), self.path("good.safetensors"))
+        place = content.index(bytes(values.numpy().data)) + 3000
+        with open(self.path("parts.pt"), "wb") as file:
+            file.write(content[:place] + bytes([content[place] ^ 1]) + content[place + 1:])
+        self.assertIn("CRC", self.convert(self.path("parts.pt"), self.path("out.safetensors"), code=1))
+        self.assertFalse(os.path.exists(self.path("out.safetensors")))
+
+    def test_files_without_crcs_are_read_as_python_reads_them(self):
+        tensors = tensors_of_every_kind()
+        torch.serialization.set_crc32_options(False)
+        self.addCleanup(torch.serialization.set_crc32_options, True)
+        torch.save(tensors, self.path("start.pt"))
+        dcp.save(tensors, checkpoint_id=self.path("saved"))
+        for source in "start.pt", "saved":
+            self.convert(self.path(source), self.path("out.pt"), "--force")
+            self.assert_same(torch.load(self.path("out.pt"), weights_only=True), tensors)
+            self.assertIn("without a CRC", self.snapshot("verify", self.path(source)))
+
     @unittest.skipUnless(load_file, "the packages safetensors and huggingface_hub are not installed")
     def test_an_index_that_lies_is_refused(self):
         tensors = {"a": torch.ones(4), "b": torch.zeros(4)}
