@@ -1,5 +1,7 @@
 #include "lockstep/snapshot/checkpoint/distributed_metadata.h"
 
+#include <cstring>
+
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
@@ -143,6 +145,29 @@ TEST(DistributedMetadata, TakesMemoryInProportionToItsText) {
       parse_distributed_metadata(text, "input");
     })) << text.size();
   }
+}
+
+/// So many names of protocol 4, of one module and one class that are in the text once.
+std::string shared_names(const std::string& module, int count) {
+  std::string text("\x80\4X\0\0\0\0\x94\x8c\x08Metadata\x94", 19);
+  const auto bytes = static_cast<std::uint32_t>(module.size());
+  std::memcpy(text.data() + 3, &bytes, sizeof(bytes));
+  text.insert(7, module);
+  for (int i = 0; i < count; ++i) text += std::string("h\0h\1\x93", 5);
+  return text + ".";
+}
+
+TEST(DistributedMetadata, NamesThatShareLongTextsAreRefused) {
+  const std::string many = shared_names("torch.distributed." + std::string(100'000, 'a'), 20'000);
+  EXPECT_TRUE(fits_in(kAnyDistributedBytes + kDistributedBytesAByte * many.size(),
+                      [&] { parse_distributed_metadata(many, "input"); }));
+  const std::string refusal =
+      message_of<UsageError>([&] { parse_distributed_metadata(many, "input"); });
+  EXPECT_NE(refusal.find("of 100026 bytes"), std::string::npos) << refusal;
+  EXPECT_LT(refusal.size(), 400u);
+  const std::string shortest = shared_names("torch.distributed." + std::string(170, 'a'), 200'000);
+  EXPECT_TRUE(fits_in(kAnyDistributedBytes + kDistributedBytesAByte * shortest.size(),
+                      [&] { parse_distributed_metadata(shortest, "input"); }));
 }
 
 std::string index_refusal(const std::string& text) {

@@ -27,6 +27,10 @@ constexpr std::string_view kUntypedStorage = "torch.storage.UntypedStorage";
 constexpr std::size_t kMaxNodes = 16'000'000;
 /// Of one without its data.
 constexpr std::uint64_t kTensorBytes = 512;
+/// Of a module and a class. Protocol 4 joins two texts that each of many names may share.
+constexpr std::size_t kMaxNameBytes = 200;
+/// How much of a longer one an error has.
+constexpr std::size_t kShownNameBytes = 40;
 
 bool is_part_of_tensors(std::string_view full) {
   if (full == kOrderedDict || full == kCounter || full == kRebuildTensor ||
@@ -274,16 +278,21 @@ class Unpickler {
   bool push_global() {
     const std::string_view module = read_line();
     const std::string_view name = read_line();
-    return push_name(concat(module, ".", name));
+    return push_name(module, name);
   }
 
   bool push_stacked_global() {
     const NodeId name = pop();
     const NodeId module = pop();
-    return push_name(concat(as<std::string>(module), ".", as<std::string>(name)));
+    return push_name(as<std::string>(module), as<std::string>(name));
   }
 
-  bool push_name(std::string full) {
+  bool push_name(std::string_view module, std::string_view name) {
+    if (module.size() + name.size() > kMaxNameBytes) {
+      refuse(concat(module.substr(0, kShownNameBytes), "…", " of ", module.size() + name.size(),
+                    " bytes"));
+    }
+    std::string full = concat(module, ".", name);
     if (!names_.is_class(full) && !names_.is_value(full)) refuse(full);
     return push(PickleGlobal{std::move(full)});
   }
