@@ -13,9 +13,11 @@
 #include "lockstep/os/files/temporary_directory.h"
 #include "lockstep/snapshot/checkpoint/checksum_list.h"
 #include "lockstep/snapshot/checkpoint/verify_checkpoint.h"
+#include "lockstep/snapshot/internal/archive_writer.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
 #include "lockstep/snapshot/internal/small_net.h"
 #include "lockstep/snapshot/internal/snapshot_testing.h"
+#include "lockstep/snapshot/pickle/pickle_writer.h"
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/snapshot_directory.h"
@@ -270,6 +272,7 @@ TEST_F(CheckpointTest, WhatAFormatCannotHoldIsRefusedByName) {
     });
     EXPECT_NE(message.find("'embedding'"), std::string::npos) << message;
     EXPECT_THROW(save_as(form, {{"a", at::ones({1})}, {"a", at::ones({1})}}), UsageError);
+    EXPECT_THROW(save_as(form, {{std::string(4097, 'a'), at::ones({1})}}), UsageError);
     EXPECT_FALSE(std::filesystem::exists(path(form.name)));
   }
 }
@@ -374,6 +377,69 @@ TEST_F(CheckpointTest, AFlippedBitIsFoundInTheMemoryOfABuffer) {
         << message;
     EXPECT_TRUE(fits_in(4u << 20, [&] { verify_checkpoint(reader); }));
   }
+}
+
+/// A file of torch.save with this pickle, and 4 bytes as storage "0".
+std::string archive_of(const std::string& pickle) {
+  std::string bytes;
+  ArchiveWriter archive([&](const void* data, std::size_t size) {
+    bytes.append(static_cast<const char*>(data), size);
+  });
+  archive.add(kPickleRecord, pickle.data(), pickle.size());
+  archive.add(concat(kStoragePrefix, 0), "1234", 4);
+  archive.finish();
+  return bytes;
+}
+
+std::string copies_of(const std::string& text, std::size_t times) {
+  std::string all;
+  for (std::size_t i = 0; i < times; ++i) all += text;
+  return all;
+}
+
+/// A pickle of dicts in dicts, all with one key, and in the innermost one tensor of this number of
+/// dimensions by as many numbers.
+std::string nested_pickle(const std::string& key, std::size_t depth, std::size_t dimensions,
+                          std::size_t tensors) {
+  const std::string ones = "(" + copies_of("K\1", dimensions) + "t";
+  PickleWriter text;
+  text.op(PickleOpcode::kEmptyDict).string(key);
+  std::string pickle = text.finish();
+  pickle.back() = 'q';
+  pickle += std::string("\0", 1) + copies_of(std::string("}h\0", 3), depth - 1) + "}(";
+  pickle += std::string("K\0", 2) + "ctorch._utils\n_rebuild_tensor_v2\n((" +
+            std::string("X\7\0\0\0storage", 12) + "ctorch\nFloatStorage\n" +
+            std::string("X\1\0\0\0000X\3\0\0\0cpuK\1tQK\0", 20) + ones + ones +
+            "\x89"
+            "ccollections\nOrderedDict\n)RtRq\1";
+  for (std::size_t i = 1; i < tensors; ++i) {
+    pickle += std::string("M") + static_cast<char>(i % 256) + static_cast<char>(i / 256) + "h\1";
+  }
+  return pickle + "u" + copies_of("s", depth) + ".";
+}
+
+TEST_F(CheckpointTest, NamesAndShapesTakeMemoryInProportionToTheirPickle) {
+  const auto refusal = [&](const std::string& pickle) {
+    put_file_bytes(path("hostile.pt"), archive_of(pickle));
+    EXPECT_TRUE(
+        fits_in((48u << 20) + 512 * pickle.size(), [&] { CheckpointReader(path("hostile.pt")); }));
+    try {
+      CheckpointReader(path("hostile.pt"));
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(refusal(nested_pickle("key", 10, 3, 100)), "no error");
+  EXPECT_EQ(refusal(nested_pickle(std::string(400, 'k'), 10, 1, 100)), "no error");
+  EXPECT_NE(refusal(nested_pickle(std::string(20'000, 'k'), 58, 1, 300)).find("has 1160059 bytes"),
+            std::string::npos);
+  EXPECT_NE(refusal(nested_pickle(std::string(1'000'000, 'k'), 58, 1, 1)).find("bytes"),
+            std::string::npos);
+  EXPECT_NE(refusal(nested_pickle(std::string(4000, 'k'), 1, 1, 30'000)).find("too much memory"),
+            std::string::npos);
+  EXPECT_NE(refusal(nested_pickle("key", 1, 64, 60'000)).find("too much memory"),
+            std::string::npos);
 }
 
 // Of one number a tensor of any size can be made.

@@ -196,7 +196,8 @@ at::Tensor read_absent(const ReadableFile& file, const ZipRecord& record,
 Outline load_outline(const ReadableFile& file) {
   refuse_old_format(file);
   const ZipReader archive(file, {.check_crc = false});
-  Outline outline;
+  Outline outline{
+      .tree = {}, .records = {}, .pickle_bytes = archive.record(kPickleRecord).size_bytes};
   outline.tree = read_tree(archive, file.path().string(), [&](const ZipRecord& record) {
     const auto bytes = static_cast<std::int64_t>(record.size_bytes);
     at::Tensor storage = absent_tensor({bytes}, {1}, at::kByte);

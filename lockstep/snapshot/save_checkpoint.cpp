@@ -49,6 +49,12 @@ class Sources {
     std::set<std::string> names;
     for (const SourceTensor& source : tensors_) {
       total_bytes_ += source.bytes();
+      if (source.tensor.name.size() > kMaxTensorNameBytes) {
+        throw UsageError(concat("save checkpoint: a name has ", source.tensor.name.size(),
+                                " bytes, and at most ", kMaxTensorNameBytes,
+                                " are supported; rename '", source.tensor.name.substr(0, 40),
+                                "…'"));
+      }
       if (!names.insert(source.tensor.name).second) {
         throw UsageError(
             concat("save checkpoint: the name '", source.tensor.name, "' is taken; rename one"));

@@ -8,6 +8,7 @@
 #include "lockstep/os/files/readable_file.h"
 #include "lockstep/snapshot/checkpoint.h"
 #include "lockstep/snapshot/checkpoint/checksum_list.h"
+#include "lockstep/snapshot/checkpoint/stored_tensors.h"
 #include "lockstep/snapshot/checkpoint/verify_checkpoint.h"
 #include "lockstep/snapshot/internal/checksum.h"
 #include "lockstep/snapshot/internal/saved_file.h"
@@ -45,7 +46,8 @@ std::map<std::string, std::string> tensors_by_record(const ReadableFile& file) {
       const std::size_t count = ++counts[record->second.name];
       if (count > kNamedTensors + 1) return;
       std::string& text = names[record->second.name];
-      text += concat(text.empty() ? "" : ", ", count > kNamedTensors ? "…" : name);
+      text += concat(text.empty() ? "" : ", ",
+                     count > kNamedTensors ? "…" : name.substr(0, kMaxTensorNameBytes));
     });
   } catch (const Error&) {
     names.clear();

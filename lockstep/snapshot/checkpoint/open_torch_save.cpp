@@ -10,6 +10,7 @@
 #include "lockstep/snapshot/checkpoint/strided_reader.h"
 #include "lockstep/snapshot/internal/saved_file.h"
 #include "lockstep/snapshot/internal/value_tree.h"
+#include "lockstep/snapshot/pickle/pickle_nodes.h"
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/sharded/snapshot_manifest.h"
 
@@ -23,6 +24,28 @@ c10::IValue weights_in(c10::IValue tree) {
     if (const c10::IValue nested = find_value(tree, key); nested.isGenericDict()) tree = nested;
   }
   return tree;
+}
+
+/// What a tensor takes in StoredTensors and CheckpointReader beside its name, which is there three
+/// times, and its dimensions, which are there five times.
+constexpr std::uint64_t kStoredTensorBytes = 512;
+constexpr std::uint64_t kNameBeginBytes = 40;
+
+/// A pickle refers to a long key, and to a tensor of many dimensions, as often as it likes.
+void check_cost(const std::string& name, const at::Tensor& tensor, PickleBudget& budget,
+                const ReadableFile& file) {
+  if (name.size() > kMaxTensorNameBytes) {
+    throw UsageError(concat("read ", file.path().string(), ": the name of tensor '",
+                            name.substr(0, kNameBeginBytes), "…' has ", name.size(),
+                            " bytes, and at most ", kMaxTensorNameBytes,
+                            " are supported; save it by a shorter one"));
+  }
+  const auto dimensions = static_cast<std::uint64_t>(tensor.dim());
+  if (!budget.spend(kStoredTensorBytes + 3 * name.size() + 5 * dimensions * sizeof(std::int64_t))) {
+    throw CorruptFile(concat("read ", file.path().string(), ": at tensor '", name,
+                             "' its names and shapes take too much memory for its size; it is "
+                             "damaged: take another copy"));
+  }
 }
 
 StoredTensor stored_tensor(const std::string& name, const at::Tensor& tensor,
@@ -51,7 +74,9 @@ StoredTensor stored_tensor(const std::string& name, const at::Tensor& tensor,
 void add_tensors(const c10::IValue& tree, const Outline& outline, StoredTensors& stored) {
   const std::size_t file = stored.files.size() - 1;
   const std::uint64_t file_bytes = stored.files[file].size_bytes();
+  PickleBudget budget(outline.pickle_bytes);
   visit_tensors(tree, [&](const std::string& name, const at::Tensor& tensor) {
+    check_cost(name, tensor, budget, stored.files[file]);
     stored.tensors.push_back(stored_tensor(name, tensor, outline, file, file_bytes));
   });
 }
@@ -65,7 +90,7 @@ StoredTensors open_torch_save(const std::filesystem::path& path, CheckpointPart 
     stored.format = CheckpointFormat::kSnapshot;
   }
   add_tensors(part == CheckpointPart::kModel ? weights_in(outline.tree) : outline.tree, outline,
-              stored);
+              file, stored);
   return stored;
 }
 

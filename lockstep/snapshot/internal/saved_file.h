@@ -27,6 +27,8 @@ struct Outline {
   c10::IValue tree;
   /// The record of each storage, by its address: "data/0".
   std::map<const c10::StorageImpl*, ZipRecord> records;
+  /// Size of the pickle that describes them.
+  std::uint64_t pickle_bytes = 0;
 };
 
 /// The tensor for which an absent tensor of an outline of this file stands.

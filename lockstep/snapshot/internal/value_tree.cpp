@@ -12,14 +12,17 @@ std::string below(const std::string& name, const std::string& key) {
   return name.empty() ? key : concat(name, ".", key);
 }
 
+std::string key_text(const c10::IValue& key) {
+  return key.isString() ? key.toStringRef() : concat(key);
+}
+
 c10::IValue map_below(const c10::IValue& value, const std::string& name, const TensorMap& map) {
   if (value.isTensor()) return map(name, value.toTensor());
   if (value.isGenericDict()) {
     c10::impl::GenericDict dict = make_dict();
     for (const auto& item : value.toGenericDict()) {
       const c10::IValue& key = item.key();
-      const std::string text = key.isString() ? key.toStringRef() : concat(key);
-      dict.insert_or_assign(key, map_below(item.value(), below(name, text), map));
+      dict.insert_or_assign(key, map_below(item.value(), below(name, key_text(key)), map));
     }
     return dict;
   }
@@ -40,18 +43,48 @@ c10::IValue map_below(const c10::IValue& value, const std::string& name, const T
   return value;
 }
 
+/// Calls `visit` with each tensor of a tree.
+class TreeWalk {
+ public:
+  explicit TreeWalk(const TensorVisit& visit) : visit_(visit) {}
+
+  void walk(const c10::IValue& value) {
+    if (value.isTensor()) return visit_(name_, value.toTensor());
+    if (value.isGenericDict()) {
+      for (const auto& item : value.toGenericDict()) enter(key_text(item.key()), item.value());
+    } else if (value.isList()) {
+      std::size_t index = 0;
+      for (const c10::IValue& item : value.toListRef()) enter(std::to_string(index++), item);
+    } else if (value.isTuple()) {
+      std::size_t index = 0;
+      for (const c10::IValue& item : value.toTupleRef().elements()) {
+        enter(std::to_string(index++), item);
+      }
+    }
+  }
+
+ private:
+  void enter(const std::string& key, const c10::IValue& value) {
+    const std::size_t length = name_.size();
+    if (length > 0) name_ += ".";
+    name_ += key;
+    walk(value);
+    name_.resize(length);
+  }
+
+  const TensorVisit& visit_;
+  /// One for all: a copy a level would take the square of a long name.
+  std::string name_;
+};
+
 }  // namespace
 
 c10::IValue map_tensors(const c10::IValue& tree, const TensorMap& map) {
   return map_below(tree, "", map);
 }
 
-void visit_tensors(const c10::IValue& tree,
-                   const std::function<void(const std::string&, const at::Tensor&)>& visit) {
-  map_tensors(tree, [&](const std::string& name, const at::Tensor& tensor) {
-    visit(name, tensor);
-    return tensor;
-  });
+void visit_tensors(const c10::IValue& tree, const TensorVisit& visit) {
+  TreeWalk(visit).walk(tree);
 }
 
 }  // namespace lockstep::inline internal

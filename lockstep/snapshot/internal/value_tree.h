@@ -14,8 +14,10 @@ using TensorMap = std::function<at::Tensor(const std::string& name, const at::Te
 /// Copies a tree with `map` applied to each tensor, in the tree's order.
 c10::IValue map_tensors(const c10::IValue& tree, const TensorMap& map);
 
-/// Calls `visit` with path and tensor, in the tree's order.
-void visit_tensors(const c10::IValue& tree,
-                   const std::function<void(const std::string&, const at::Tensor&)>& visit);
+/// Takes a tensor and its path in the tree.
+using TensorVisit = std::function<void(const std::string& name, const at::Tensor& tensor)>;
+/// Calls `visit` with each tensor, in the tree's order. Beside the tree it takes the memory of the
+/// longest path.
+void visit_tensors(const c10::IValue& tree, const TensorVisit& visit);
 
 }  // namespace lockstep::inline internal
