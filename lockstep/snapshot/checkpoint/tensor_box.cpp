@@ -1,6 +1,8 @@
 #include "lockstep/snapshot/checkpoint/tensor_box.h"
 
 #include <algorithm>
+#include <array>
+#include <random>
 
 #include "lockstep/base/internal/concat.h"
 
@@ -12,6 +14,42 @@ std::int64_t elements_of(const TensorBox& box) {
   std::int64_t elements = 1;
   for (const std::int64_t size : box.sizes) elements *= size;
   return elements;
+}
+
+/// 2^61 - 1.
+constexpr std::uint64_t kPrime = (std::uint64_t{1} << 61) - 1;
+
+std::uint64_t multiply(std::uint64_t a, std::uint64_t b) {
+  __extension__ using Product = unsigned __int128;
+  return static_cast<std::uint64_t>(static_cast<Product>(a) * b % kPrime);
+}
+
+/// Spreads the bits: the finalizer of SplitMix64.
+std::uint64_t mixed(std::uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
+  return value ^ (value >> 31);
+}
+
+/// A random number for an index of a dimension, which no file can foresee.
+std::uint64_t number_at(std::size_t dimension, std::int64_t index) {
+  static const std::array<std::uint64_t, 2> keys = [] {
+    std::random_device random;
+    const auto key = [&] { return std::uint64_t{random()} << 32 | random(); };
+    return std::array{key(), key()};
+  }();
+  return mixed(mixed(static_cast<std::uint64_t>(index) ^ keys[0]) + dimension * keys[1]) % kPrime;
+}
+
+/// Its signed corners, as a number below kPrime; 0 for a box without elements.
+std::uint64_t corners_of(const TensorBox& box) {
+  std::uint64_t product = 1;
+  for (std::size_t i = 0; i < box.begin.size(); ++i) {
+    const std::uint64_t begin = number_at(i, box.begin[i]);
+    const std::uint64_t end = number_at(i, box.begin[i] + box.sizes[i]);
+    product = multiply(product, (begin + kPrime - end) % kPrime);
+  }
+  return product;
 }
 
 }  // namespace
@@ -55,28 +93,14 @@ std::optional<TensorBox> intersection(const TensorBox& a, const TensorBox& b) {
   return both;
 }
 
+// The signed corners of a box (the product over the dimensions of "where it begins" minus "where it
+// ends") determine which elements are in it; so boxes tile a shape exactly if their corners sum up
+// to those of the shape. Corners are many, so each index becomes a random number: by Schwartz and
+// Zippel the sums of other corners are equal with a probability of at most dimensions / 2^61.
 bool tile_the_shape(const std::vector<TensorBox>& boxes, const std::vector<std::int64_t>& shape) {
-  std::vector<const TensorBox*> order;
-  // Unsigned, and checked as it grows: boxes that overlap may hold more elements than any tensor.
-  const auto wanted = static_cast<std::uint64_t>(elements_of(whole_box(shape)));
-  std::uint64_t covered = 0;
-  for (const TensorBox& box : boxes) {
-    if (elements_of(box) == 0) continue;
-    order.push_back(&box);
-    covered += static_cast<std::uint64_t>(elements_of(box));
-    if (covered > wanted) return false;
-  }
-  if (covered != wanted) return false;
-  // As many elements as the shape has, so that without overlaps they are all of them.
-  std::ranges::sort(
-      order, {}, [](const TensorBox* box) -> const auto& { return box->begin; });
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    for (std::size_t j = i + 1; j < order.size(); ++j) {
-      if (!shape.empty() && order[j]->begin[0] >= order[i]->begin[0] + order[i]->sizes[0]) break;
-      if (intersection(*order[i], *order[j])) return false;
-    }
-  }
-  return true;
+  std::uint64_t sum = 0;
+  for (const TensorBox& box : boxes) sum = (sum + corners_of(box)) % kPrime;
+  return sum == corners_of(whole_box(shape));
 }
 
 std::optional<TensorBox> rows_of_part(const std::vector<std::int64_t>& shape, std::int64_t parts,

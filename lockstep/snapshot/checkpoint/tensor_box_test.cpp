@@ -71,6 +71,34 @@ TEST(TensorBox, BoxesTileAShapeIfEachElementIsInOne) {
   EXPECT_LT(tiled, 2500);
 }
 
+// All share their rows.
+TEST(TensorBox, ManyBoxesAreCheckedInLittleTime) {
+  constexpr std::int64_t kColumns = 200'000;
+  const Dims shape{2, kColumns + 1, 1};
+  std::vector<TensorBox> boxes;
+  for (std::int64_t i = 0; i < kColumns; ++i) boxes.push_back({{0, i, 0}, {2, 1, 1}});
+  EXPECT_FALSE(tile_the_shape(boxes, shape));
+  boxes.push_back({{0, kColumns - 1, 0}, {2, 1, 1}});
+  EXPECT_FALSE(tile_the_shape(boxes, shape)) << "one twice, and another is missing";
+  ++boxes.back().begin[1];
+  EXPECT_TRUE(tile_the_shape(boxes, shape));
+  // As many elements, in halves that do not meet.
+  boxes.back() = {{0, kColumns, 0}, {1, 1, 1}};
+  boxes.push_back(boxes.back());
+  EXPECT_FALSE(tile_the_shape(boxes, shape));
+  ++boxes.back().begin[0];
+  EXPECT_TRUE(tile_the_shape(boxes, shape));
+}
+
+// No cut through the whole shape divides them.
+TEST(TensorBox, BoxesAroundAnotherTileAShape) {
+  std::vector<TensorBox> boxes{
+      {{0, 0}, {1, 2}}, {{0, 2}, {2, 1}}, {{2, 1}, {1, 2}}, {{1, 0}, {2, 1}}, {{1, 1}, {1, 1}}};
+  EXPECT_TRUE(tile_the_shape(boxes, {3, 3}));
+  boxes.back().begin = {0, 0};
+  EXPECT_FALSE(tile_the_shape(boxes, {3, 3}));
+}
+
 TEST(TensorBox, LiesWithinItsShapeWhateverTheNumbers) {
   EXPECT_TRUE(lies_within({{}, {}}, {}));
   EXPECT_TRUE(lies_within({{2, 0}, {2, 0}}, {4, 3}));
