@@ -277,6 +277,22 @@ TEST_F(CheckpointTest, WhatAFormatCannotHoldIsRefusedByName) {
   }
 }
 
+TEST_F(CheckpointTest, TheNameOfTheMetadataIsNoTensorsInSafetensors) {
+  for (const Form& form : kForms) {
+    const bool is_safetensors = form.format == CheckpointFormat::kSafetensors ||
+                                form.format == CheckpointFormat::kShardedSafetensors;
+    const TensorDict tensors{{"a", at::ones({3})}, {"__metadata__", at::ones({2})}};
+    if (!is_safetensors) {
+      save_as(form, tensors);
+      expect_same(CheckpointReader(path(form.name)), tensors);
+      continue;
+    }
+    const std::string message = message_of<UsageError>([&] { save_as(form, tensors); });
+    EXPECT_NE(message.find("'__metadata__'"), std::string::npos) << message;
+    EXPECT_FALSE(std::filesystem::exists(path(form.name)));
+  }
+}
+
 TEST_F(CheckpointTest, ALineOfAChecksumListThatIsNoneIsRefused) {
   save_as(kForms[3], {{"a", at::ones({1})}});
   const std::filesystem::path list = checksum_list_path(path("dcp1"));

@@ -44,7 +44,7 @@ SafetensorsEntry entry_of(const std::string& name, const at::Tensor& tensor) {
 void save_safetensors(const std::filesystem::path& path, const TensorDict& tensors,
                       const std::map<std::string, std::string>& metadata) {
   SafetensorsHeader header{.tensors = {}, .metadata = metadata};
-  std::set<std::string> names = {"__metadata__"};
+  std::set<std::string> names;
   for (const auto& [name, tensor] : tensors) {
     if (!names.insert(name).second) {
       throw UsageError(concat("save safetensors: the name '", name, "' is taken; rename one"));

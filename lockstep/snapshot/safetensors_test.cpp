@@ -111,6 +111,13 @@ TEST_F(SafetensorsTest, AHeaderThatDoesNotFitItsDataIsRefused) {
     return concat("{\"dtype\":\"", dtype, "\",\"shape\":", shape, ",\"data_offsets\":", at, "}");
   };
   const std::string good = one("F32", "[2]", "[0,8]");
+  const auto repeated = [](const std::string& text, int times) {
+    std::string all;
+    for (int i = 0; i < times; ++i) all += text;
+    return all;
+  };
+  put(concat("{\"a\":", one("F32", concat("[2", repeated(",1", 63), "]"), "[0,8]"), "}"), 8);
+  EXPECT_EQ(refusal(), "no error");
   put(concat("{\"a\":", good, "}"), 8);
   EXPECT_EQ(refusal(), "no error");
   const std::vector<std::string> bad = {
@@ -129,6 +136,7 @@ TEST_F(SafetensorsTest, AHeaderThatDoesNotFitItsDataIsRefused) {
       concat("{\"a\":", one("U8", "[0,9223372036854775807,2]", "[0,0]"),
              ",\"b\":", one("F32", "[3]", "[0,12]"), "}"),
       concat("{\"a\":", one("F33", "[3]", "[0,12]"), "}"),
+      concat("{\"a\":", one("F32", concat("[3", repeated(",1", 64), "]"), "[0,12]"), "}"),
       concat("{\"a\":", one("F32", "[3]", "[0]"), "}"),
       concat("{\"a\":", one("F32", "[3]", "[0,12,12]"), "}"),
       concat("{\"a\":", one("F32", "[[3]]", "[0,12]"), "}"),

@@ -10,6 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/snapshot/pickle/pickle_nodes.h"
 
 namespace lockstep::inline internal {
 namespace {
@@ -79,6 +80,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
   bool number_unsigned(number_unsigned_t value) override {
     if (place_ == Place::kShape) {
       if (value > INT64_MAX) return refuse("a dimension beyond 63 bits");
+      if (entry_.shape.size() == kMaxDimensions) return refuse("a 65th dimension");
       entry_.shape.push_back(static_cast<std::int64_t>(value));
     } else if (place_ == Place::kOffsets && offsets_ < 2) {
       (offsets_++ == 0 ? entry_.begin_bytes : entry_.end_bytes) = value;
@@ -235,6 +237,12 @@ std::string safetensors_header_text(const SafetensorsHeader& header) {
       text += concat(json(kMetadataKey).dump(), ":", json(header.metadata).dump());
     }
     for (const SafetensorsEntry& entry : header.tensors) {
+      if (entry.name == kMetadataKey) {
+        throw UsageError(
+            concat("save safetensors: a tensor is called '", kMetadataKey,
+                   "', where the format has its metadata; rename it, or choose another "
+                   "format"));
+      }
       // An object of nlohmann would put them in the order of their names, not of the module.
       text += concat(text.size() == 1 ? "" : ",", json(entry.name).dump(), ":{\"dtype\":\"",
                      format_dtype(entry.dtype), "\",\"shape\":", json(entry.shape).dump(),

@@ -40,13 +40,13 @@ bool is_safetensors_dtype(c10::ScalarType dtype);
 void place_safetensors(std::vector<SafetensorsEntry>& tensors);
 
 /// The text of a header, padded with spaces to a multiple of 8 bytes.
-/// Errors: UsageError for names that are not UTF-8.
+/// Errors: UsageError for names that are not UTF-8, and for a tensor "__metadata__".
 std::string safetensors_header_text(const SafetensorsHeader& header);
 
-/// Parses a header. Trusts nothing: every tensor has the bytes that its dtype and shape need, and
-/// together they cover the `data_bytes` after the header exactly once.
-/// `source`: for error messages, "read x.safetensors".
-/// Errors: CorruptFile; UsageError for a dtype that LibTorch does not have.
+/// Parses a header. Trusts nothing: every tensor has the bytes that its dtype and shape need, at
+/// most kMaxDimensions dimensions, and together they cover the `data_bytes` after the header
+/// exactly once. `source`: for error messages, "read x.safetensors". Errors: CorruptFile;
+/// UsageError for a dtype that LibTorch does not have.
 SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_bytes,
                                            const std::string& source);
 

@@ -390,6 +390,14 @@ class Formats(unittest.TestCase):
             self.assert_same(torch.load(self.path("out.pt"), weights_only=True), tensors)
             self.assertIn("without a CRC", self.snapshot("verify", self.path(source)))
 
+    def test_no_tensor_has_the_name_of_the_metadata(self):
+        torch.save({"__metadata__": torch.ones(2), "a": torch.ones(3)}, self.path("start.pt"))
+        for target in "out.safetensors", "out":
+            self.assertIn("'__metadata__'", self.convert(self.path("start.pt"), self.path(target), code=2))
+        self.assertEqual(os.listdir(self.folder), ["start.pt"])
+        self.convert(self.path("start.pt"), self.path("out"), "--format=dcp")
+        self.assert_same(self.load_distributed(self.path("out")), torch.load(self.path("start.pt"), weights_only=True))
+
     @unittest.skipUnless(load_file, "the packages safetensors and huggingface_hub are not installed")
     def test_an_index_that_lies_is_refused(self):
         tensors = {"a": torch.ones(4), "b": torch.zeros(4)}
