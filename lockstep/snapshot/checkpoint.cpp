@@ -41,10 +41,11 @@ StoredTensors open_checkpoint(const std::filesystem::path& path, CheckpointPart 
 }
 
 /// Reads what a piece has of `box` into its place in `target`, which is of that box.
-void read_piece(const StoredTensor& tensor, const StoredPiece& stored, const ReadableFile& file,
+void read_piece(const StoredTensor& tensor, const StoredPiece& stored, const CheckpointFiles& files,
                 const TensorBox& box, const at::Tensor& target) {
   const auto both = intersection(stored.box, box);
   if (!both) return;
+  const ReadableFile file = files.open(stored.file);
   const StoredPiece piece = locate_piece(tensor, stored, file);
   StridedBytes source{
       .offset_bytes = piece.offset_bytes, .sizes = both->sizes, .strides = *piece.strides};
@@ -123,7 +124,7 @@ void CheckpointReader::read_into(const std::string& name, const std::vector<std:
   }
   const StoredTensor& tensor = stored_->tensors[place->second];
   for (const StoredPiece& piece : tensor.pieces) {
-    read_piece(tensor, piece, stored_->files[piece.file], box, target.detach());
+    read_piece(tensor, piece, stored_->files, box, target.detach());
   }
 }
 

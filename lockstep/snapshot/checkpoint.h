@@ -55,8 +55,9 @@ struct CheckpointReaderOptions {
 /// constructor reads only the metadata; read() reads only the bytes that it returns. Executes
 /// nothing in the files, and opens no file outside of the directory.
 /// Threads: any number may read.
-/// Errors: CorruptFile, also from read() if a complete piece of torch.save fails its CRC;
-/// UsageError for a dtype or format that is not supported; SystemError.
+/// Lifetime: at most 64 files are open at a time; a directory of more must stay as it is.
+/// Errors: CorruptFile, also from read() if a complete piece of torch.save fails its CRC, or if a
+/// file was replaced since; UsageError for a dtype or format that is not supported; SystemError.
 class CheckpointReader {
  public:
   explicit CheckpointReader(std::filesystem::path path,

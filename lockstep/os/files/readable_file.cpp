@@ -32,6 +32,11 @@ ReadableFile::ReadableFile(std::filesystem::path path) : path_(std::move(path)) 
     throw UsageError(concat("open ", path_, ": not a regular file; name the file itself"));
   }
   size_bytes_ = static_cast<std::uint64_t>(status.st_size);
+  identity_ = {.device = status.st_dev,
+               .inode = status.st_ino,
+               .size_bytes = size_bytes_,
+               .changed_s = status.st_mtim.tv_sec,
+               .changed_ns = status.st_mtim.tv_nsec};
 }
 
 ReadableFile ReadableFile::part(std::uint64_t offset, std::uint64_t bytes) const {

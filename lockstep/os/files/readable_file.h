@@ -10,6 +10,17 @@
 
 namespace lockstep::inline internal {
 
+/// Whether two files are one and unchanged, as far as the file system says.
+struct FileIdentity {
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;
+  std::uint64_t size_bytes = 0;
+  std::int64_t changed_s = 0;
+  std::int64_t changed_ns = 0;
+
+  bool operator==(const FileIdentity&) const = default;
+};
+
 /// A regular file, open for reading at any offset. It stays the same file when its path is replaced
 /// or removed.
 /// Threads: any may read.
@@ -21,6 +32,8 @@ class ReadableFile {
   const std::filesystem::path& path() const { return path_; }
   /// Size when it was opened.
   std::uint64_t size_bytes() const { return size_bytes_; }
+  /// The whole file's, when it was opened.
+  const FileIdentity& identity() const { return identity_; }
   /// A range of this file as a ReadableFile of its own. The range must be within the file.
   ReadableFile part(std::uint64_t offset, std::uint64_t bytes) const;
 
@@ -36,6 +49,7 @@ class ReadableFile {
   std::shared_ptr<const UniqueFd> fd_;
   std::uint64_t begin_bytes_ = 0;
   std::uint64_t size_bytes_ = 0;
+  FileIdentity identity_;
 };
 
 }  // namespace lockstep::inline internal

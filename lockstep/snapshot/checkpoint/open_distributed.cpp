@@ -23,7 +23,10 @@ StoredTensors open_distributed(const std::filesystem::path& folder, CheckpointPa
   }
   DistributedMetadata metadata = parse_distributed_metadata(metadata_file.text(), source);
   StoredTensors stored{.format = CheckpointFormat::kDistributed};
-  for (const std::string& name : metadata.files) stored.files.emplace_back(folder / name);
+  std::vector<std::uint64_t> file_bytes;
+  for (const std::string& name : metadata.files) {
+    file_bytes.push_back(stored.files.add(folder / name).size_bytes());
+  }
   const KeyPath weights =
       part == CheckpointPart::kModel ? weights_path(metadata.tensors) : KeyPath();
   for (DistributedTensor& tensor : metadata.tensors) {
@@ -32,10 +35,10 @@ StoredTensors open_distributed(const std::filesystem::path& folder, CheckpointPa
     StoredTensor entry{
         .name = std::move(name), .dtype = tensor.dtype, .shape = std::move(tensor.shape)};
     for (DistributedPiece& piece : tensor.pieces) {
-      const ReadableFile& file = stored.files[piece.file];
-      if (piece.offset_bytes + piece.size_bytes > file.size_bytes()) {
-        throw CorruptFile(concat("read ", file.path().string(), ": it has ", file.size_bytes(),
-                                 " bytes, too few for ", entry.name, box_text(piece.box),
+      if (piece.offset_bytes + piece.size_bytes > file_bytes[piece.file]) {
+        throw CorruptFile(concat("read ", (folder / metadata.files[piece.file]).string(),
+                                 ": it has ", file_bytes[piece.file], " bytes, too few for ",
+                                 entry.name, box_text(piece.box),
                                  "; it is truncated, or of another save"));
       }
       entry.pieces.push_back({.box = std::move(piece.box),

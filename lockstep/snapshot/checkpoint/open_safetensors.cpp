@@ -39,8 +39,8 @@ StoredTensor stored_tensor(const SafetensorsEntry& entry, std::uint64_t data_beg
 }  // namespace
 
 StoredTensors open_safetensors(const std::filesystem::path& path) {
-  StoredTensors stored{.format = CheckpointFormat::kSafetensors, .files = {ReadableFile(path)}};
-  SafetensorsLayout layout = read_safetensors_layout(stored.files[0]);
+  StoredTensors stored{.format = CheckpointFormat::kSafetensors};
+  SafetensorsLayout layout = read_safetensors_layout(stored.files.add(path));
   for (const SafetensorsEntry& entry : layout.header.tensors) {
     stored.tensors.push_back(stored_tensor(entry, layout.data_begin, 0));
   }
@@ -62,8 +62,8 @@ StoredTensors open_sharded_safetensors(const std::filesystem::path& index_path) 
   for (const auto& [name, file_name] : index.files) {
     auto [file, is_new] = files.try_emplace(file_name);
     if (is_new) {
-      stored.files.emplace_back(index_path.parent_path() / file_name);
-      SafetensorsLayout layout = read_safetensors_layout(stored.files.back());
+      SafetensorsLayout layout =
+          read_safetensors_layout(stored.files.add(index_path.parent_path() / file_name));
       for (const SafetensorsEntry& entry : layout.header.tensors) {
         file->second.emplace(entry.name,
                              stored_tensor(entry, layout.data_begin, stored.files.size() - 1));

@@ -71,21 +71,23 @@ StoredTensor stored_tensor(const std::string& name, const at::Tensor& tensor,
           .pieces = {std::move(piece)}};
 }
 
-void add_tensors(const c10::IValue& tree, const Outline& outline, StoredTensors& stored) {
-  const std::size_t file = stored.files.size() - 1;
-  const std::uint64_t file_bytes = stored.files[file].size_bytes();
+/// Of the last file.
+void add_tensors(const c10::IValue& tree, const Outline& outline, const ReadableFile& file,
+                 StoredTensors& stored) {
   PickleBudget budget(outline.pickle_bytes);
   visit_tensors(tree, [&](const std::string& name, const at::Tensor& tensor) {
-    check_cost(name, tensor, budget, stored.files[file]);
-    stored.tensors.push_back(stored_tensor(name, tensor, outline, file, file_bytes));
+    check_cost(name, tensor, budget, file);
+    stored.tensors.push_back(
+        stored_tensor(name, tensor, outline, stored.files.size() - 1, file.size_bytes()));
   });
 }
 
 }  // namespace
 
 StoredTensors open_torch_save(const std::filesystem::path& path, CheckpointPart part) {
-  StoredTensors stored{.format = CheckpointFormat::kTorchSave, .files = {ReadableFile(path)}};
-  const Outline outline = load_outline(stored.files[0]);
+  StoredTensors stored{.format = CheckpointFormat::kTorchSave};
+  const ReadableFile file = stored.files.add(path);
+  const Outline outline = load_outline(file);
   if (outline.tree.isGenericDict() && find_value(outline.tree, "lockstep").isGenericDict()) {
     stored.format = CheckpointFormat::kSnapshot;
   }
@@ -98,14 +100,14 @@ StoredTensors open_sharded_snapshot(const std::filesystem::path& folder, Checkpo
   const SnapshotManifest manifest = read_manifest(folder / kManifestName);
   StoredTensors all{.format = CheckpointFormat::kShardedSnapshot};
   for (const ManifestFile& expected : manifest.files) {
-    const ReadableFile& file = all.files.emplace_back(folder / expected.name);
+    const ReadableFile file = all.files.add(folder / expected.name);
     if (file.size_bytes() != expected.digest.size_bytes) {
       throw CorruptFile(concat("read ", file.path().string(), ": it has ", file.size_bytes(),
                                " bytes, ", expected.digest.size_bytes,
                                " were written; it is truncated, or of another snapshot"));
     }
     const Outline outline = load_outline(file);
-    add_tensors(outline.tree, outline, all);
+    add_tensors(outline.tree, outline, file, all);
   }
   const std::string prefix = part == CheckpointPart::kModel ? "model." : "";
   std::map<std::pair<std::size_t, std::string>, StoredTensor*> found;

@@ -9,8 +9,8 @@
 
 #include <c10/core/ScalarType.h>
 
-#include "lockstep/os/files/readable_file.h"
 #include "lockstep/snapshot/checkpoint.h"
+#include "lockstep/snapshot/checkpoint/checkpoint_files.h"
 #include "lockstep/snapshot/checkpoint/tensor_box.h"
 
 /// Where the values of a checkpoint's tensors are on disk, for any format: all that is needed to
@@ -41,7 +41,7 @@ struct StoredTensor {
 /// All tensors of a checkpoint.
 struct StoredTensors {
   CheckpointFormat format = CheckpointFormat::kSafetensors;
-  std::vector<ReadableFile> files = {};
+  CheckpointFiles files = {};
   std::vector<StoredTensor> tensors = {};
   std::map<std::string, std::string> metadata = {};  ///< of safetensors only
 };

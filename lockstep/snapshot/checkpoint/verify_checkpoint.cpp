@@ -36,7 +36,7 @@ VerifiedBy verify_pieces(const StoredTensors& stored) {
   bool have_crcs = true;
   for (const StoredTensor& tensor : stored.tensors) {
     for (const StoredPiece& piece : tensor.pieces) {
-      const ReadableFile& file = stored.files[piece.file];
+      const ReadableFile file = stored.files.open(piece.file);
       locate_piece(tensor, piece, file);
       const ReadableFile archive_file = file.part(piece.offset_bytes, piece.size_bytes);
       const ZipReader archive(archive_file);

@@ -398,6 +398,21 @@ class Formats(unittest.TestCase):
         self.convert(self.path("start.pt"), self.path("out"), "--format=dcp")
         self.assert_same(self.load_distributed(self.path("out")), torch.load(self.path("start.pt"), weights_only=True))
 
+    def test_more_files_than_a_process_may_open(self):
+        os.mkdir(self.path("many"))
+        index = {}
+        for i in range(150):
+            header = json.dumps({f"t{i}": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}).encode()
+            index[f"t{i}"] = f"model-{i}.safetensors"
+            with open(os.path.join(self.path("many"), index[f"t{i}"]), "wb") as file:
+                file.write(len(header).to_bytes(8, "little") + header + bytes([i]))
+        with open(self.path("many/model.safetensors.index.json"), "w", encoding="utf-8") as file:
+            json.dump({"weight_map": index}, file)
+        self.convert(self.path("many"), self.path("out.pt"),
+                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128)))
+        self.assert_same(torch.load(self.path("out.pt"), weights_only=True),
+                         {f"t{i}": torch.tensor([i], dtype=torch.uint8) for i in range(150)})
+
     @unittest.skipUnless(load_file, "the packages safetensors and huggingface_hub are not installed")
     def test_an_index_that_lies_is_refused(self):
         tensors = {"a": torch.ones(4), "b": torch.zeros(4)}
