@@ -75,8 +75,10 @@ CheckpointReader::CheckpointReader(std::filesystem::path path,
       stored_(std::make_shared<const StoredTensors>(open_checkpoint(path_, options.part))) {
   for (const StoredTensor& tensor : stored_->tensors) {
     if (!places_.emplace(tensor.name, tensors_.size()).second) {
-      throw CorruptFile(concat("read ", path_.string(), ": it has two tensors '", tensor.name,
-                               "'; take another copy"));
+      // Keys 0 and "0" of a dict, or "a.b" and "b" in "a", are different in Python.
+      throw UsageError(concat("read ", path_.string(), ": two of its tensors are both called '",
+                              tensor.name,
+                              "' by their keys; rename one in Python, and save again"));
     }
     tensors_.push_back({.name = tensor.name, .dtype = tensor.dtype, .shape = tensor.shape});
   }

@@ -57,7 +57,8 @@ struct CheckpointReaderOptions {
 /// Threads: any number may read.
 /// Lifetime: at most 64 files are open at a time; a directory of more must stay as it is.
 /// Errors: CorruptFile, also from read() if a complete piece of torch.save fails its CRC, or if a
-/// file was replaced since; UsageError for a dtype or format that is not supported; SystemError.
+/// file was replaced since; UsageError for a dtype or format that is not supported, and for two
+/// tensors of one name; SystemError.
 class CheckpointReader {
  public:
   explicit CheckpointReader(std::filesystem::path path,

@@ -458,6 +458,16 @@ TEST_F(CheckpointTest, NamesAndShapesTakeMemoryInProportionToTheirPickle) {
             std::string::npos);
 }
 
+// Python's dict has both.
+TEST_F(CheckpointTest, KeysThatGiveOneNameAreNamed) {
+  c10::impl::GenericDict dict = make_dict();
+  dict.insert(std::int64_t{0}, at::ones({2}));
+  dict.insert("0", at::ones({3}));
+  save(path("keys.pt"), dict);
+  const std::string message = message_of<UsageError>([&] { CheckpointReader(path("keys.pt")); });
+  EXPECT_NE(message.find("called '0'"), std::string::npos) << message;
+}
+
 // Of one number a tensor of any size can be made.
 TEST_F(CheckpointTest, ATensorOfMoreBytesThanItsFileIsRefused) {
   save(path("expanded.pt"), TensorDict{{"a", at::ones({1}).expand({1'000'000})}});

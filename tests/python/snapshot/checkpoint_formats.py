@@ -413,6 +413,10 @@ class Formats(unittest.TestCase):
         self.assert_same(torch.load(self.path("out.pt"), weights_only=True),
                          {f"t{i}": torch.tensor([i], dtype=torch.uint8) for i in range(150)})
 
+    def test_keys_that_give_one_name_are_named(self):
+        torch.save({0: torch.ones(2), "0": torch.ones(3)}, self.path("keys.pt"))
+        self.assertIn("called '0'", self.convert(self.path("keys.pt"), self.path("out.safetensors"), code=2))
+
     @unittest.skipUnless(load_file, "the packages safetensors and huggingface_hub are not installed")
     def test_an_index_that_lies_is_refused(self):
         tensors = {"a": torch.ones(4), "b": torch.zeros(4)}
