@@ -7,7 +7,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
-#include "lockstep/os/files/atomic_file.h"
 #include "lockstep/os/files/readable_file.h"
 #include "lockstep/snapshot/checkpoint.h"
 #include "lockstep/snapshot/state_dict.h"
@@ -98,7 +97,6 @@ void save_pretrained(const Gpt2& model, const std::filesystem::path& folder, int
 
 void save_pretrained(const Gpt2Config& config, const lockstep::TensorDict& weights,
                      const std::filesystem::path& folder, int shards) {
-  lockstep::save_checkpoint(folder, weights, {.shards = shards});
   const Json json = {{"architectures", {"GPT2LMHeadModel"}},
                      {"model_type", "gpt2"},
                      {"activation_function", "gelu_new"},
@@ -112,10 +110,8 @@ void save_pretrained(const Gpt2Config& config, const lockstep::TensorDict& weigh
                      {"resid_pdrop", config.resid_pdrop},
                      {"attn_pdrop", config.attn_pdrop},
                      {"tie_word_embeddings", true}};
-  const std::string text = json.dump(2) + "\n";
-  lockstep::AtomicFile file(folder / kConfigName);
-  file.write(text.data(), text.size());
-  file.commit();
+  lockstep::save_checkpoint(
+      folder, weights, {.shards = shards, .extra_files = {{kConfigName, json.dump(2) + "\n"}}});
 }
 
 }  // namespace models

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/failpoint.h"
 #include "lockstep/os/files/temporary_directory.h"
 #include "lockstep/snapshot/state_dict.h"
 
@@ -84,6 +85,17 @@ TEST_F(Gpt2Test, IsLoadedAsItWasSaved) {
   EXPECT_TRUE(at::equal(loaded(some_tokens(8)), model(some_tokens(8))));
   EXPECT_THROW(save_pretrained(model, folder_), lockstep::UsageError);
 }
+
+#if defined(LOCKSTEP_FAILPOINTS)
+TEST_F(Gpt2Test, AFolderHasItsConfigurationOrIsNotThere) {
+  lockstep::arm_failpoints("file.create:4:eio");  // Weights, their index, checksums, config.json.
+  EXPECT_THROW(save_pretrained(small_gpt2(), folder_), lockstep::SystemError);
+  lockstep::arm_failpoints("");
+  EXPECT_TRUE(std::filesystem::is_empty(directory_.path()));
+  save_pretrained(small_gpt2(), folder_);
+  load_pretrained_gpt2(folder_);
+}
+#endif
 
 TEST_F(Gpt2Test, OtherModelsAreRefused) {
   save_pretrained(small_gpt2(), folder_);

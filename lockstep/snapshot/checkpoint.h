@@ -100,6 +100,8 @@ struct SaveCheckpointOptions {
   /// Number of files in a directory. Safetensors may get fewer, since a tensor is in one file.
   int shards = 1;
   std::map<std::string, std::string> metadata = {{"format", "pt"}};  ///< of safetensors
+  /// Further files of a directory by name, with their text: config.json. They have no checksum.
+  std::map<std::string, std::string> extra_files = {};
   bool replace = false;  ///< overwrite what is at the path; false: that is an error
   /// Progress callback, called often, in bytes of tensors.
   std::function<void(std::uint64_t written, std::uint64_t total)> progress = {};

@@ -293,6 +293,28 @@ TEST_F(CheckpointTest, TheNameOfTheMetadataIsNoTensorsInSafetensors) {
   }
 }
 
+TEST_F(CheckpointTest, FurtherFilesAreThereWithTheOthersOrNoneIs) {
+  const TensorDict tensors{{"a", at::ones({3})}};
+  const auto save_with = [&](CheckpointFormat format, const std::string& name) {
+    save_checkpoint(path("folder"), tensors,
+                    {.format = format, .extra_files = {{"config.json", "{}"}, {name, "x"}}});
+  };
+  for (const char* const name : {"../x", "", "..", "model.safetensors.index.json",
+                                 "model-00001-of-00001.safetensors", "checksums.xxh3"}) {
+    const std::string message =
+        message_of<UsageError>([&] { save_with(CheckpointFormat::kShardedSafetensors, name); });
+    EXPECT_NE(message.find("save checkpoint: "), std::string::npos) << message;
+    EXPECT_TRUE(std::filesystem::is_empty(directory_.path())) << name;
+  }
+  EXPECT_THROW(save_with(CheckpointFormat::kTorchSave, "x"), UsageError);
+  EXPECT_TRUE(std::filesystem::is_empty(directory_.path()));
+  save_with(CheckpointFormat::kShardedSafetensors, "x");
+  EXPECT_EQ(file_bytes(path("folder") / "config.json"), "{}");
+  put_file_bytes(path("folder") / "config.json", "edited");
+  EXPECT_TRUE(verify_checksum_list(path("folder")));
+  expect_same(CheckpointReader(path("folder")), tensors);
+}
+
 TEST_F(CheckpointTest, ALineOfAChecksumListThatIsNoneIsRefused) {
   save_as(kForms[3], {{"a", at::ones({1})}});
   const std::filesystem::path list = checksum_list_path(path("dcp1"));

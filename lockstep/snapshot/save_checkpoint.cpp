@@ -16,6 +16,7 @@
 #include "lockstep/snapshot/checkpoint/safetensors_index.h"
 #include "lockstep/snapshot/checkpoint/stored_tensors.h"
 #include "lockstep/snapshot/internal/archive_writer.h"
+#include "lockstep/snapshot/internal/file_name.h"
 #include "lockstep/snapshot/internal/safetensors_header.h"
 #include "lockstep/snapshot/pickle/pickle_writer.h"
 #include "lockstep/snapshot/pickle/storage_types.h"
@@ -264,6 +265,12 @@ void check_target(const std::filesystem::path& path, const SaveCheckpointOptions
     throw UsageError(concat("save checkpoint: ", path.string(),
                             " is one file; give one shard, or the format of a folder"));
   }
+  for (const auto& [name, text] : options.extra_files) {
+    if (!is_folder || !is_file_name(name)) {
+      throw UsageError(concat("save checkpoint: ", path.string(), " cannot have a file '", name,
+                              "'; give a name without '/', and the format of a folder"));
+    }
+  }
   if (!std::filesystem::exists(path, error)) return;
   if (!options.replace) {
     throw UsageError(
@@ -274,6 +281,18 @@ void check_target(const std::filesystem::path& path, const SaveCheckpointOptions
                             is_folder ? "a file" : "a folder", ", and would become ",
                             is_folder ? "a folder" : "a file", "; choose another path"));
   }
+}
+
+/// Beside the checkpoint's own files.
+void write_extra_file(const std::filesystem::path& path, const std::string& text) {
+  std::error_code error;
+  if (std::filesystem::exists(path, error)) {
+    throw UsageError(concat("save checkpoint: ", path.filename().string(),
+                            " is a file of the checkpoint itself; name the extra file otherwise"));
+  }
+  AtomicFile file(path);
+  file.write(text.data(), text.size());
+  file.commit();
 }
 
 void save_sources(const std::filesystem::path& path, const Sources& sources,
@@ -300,6 +319,9 @@ void save_sources(const std::filesystem::path& path, const Sources& sources,
       write_sharded_safetensors(folder.path(), sources, options, digests);
     }
     write_checksum_list(checksum_list_path(folder.path()), digests);
+    for (const auto& [name, text] : options.extra_files) {
+      write_extra_file(folder.path() / name, text);
+    }
     folder.commit(options.replace);
   } else {
     throw UsageError(

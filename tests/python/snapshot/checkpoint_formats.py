@@ -390,14 +390,6 @@ class Formats(unittest.TestCase):
             self.assert_same(torch.load(self.path("out.pt"), weights_only=True), tensors)
             self.assertIn("without a CRC", self.snapshot("verify", self.path(source)))
 
-    def test_no_tensor_has_the_name_of_the_metadata(self):
-        torch.save({"__metadata__": torch.ones(2), "a": torch.ones(3)}, self.path("start.pt"))
-        for target in "out.safetensors", "out":
-            self.assertIn("'__metadata__'", self.convert(self.path("start.pt"), self.path(target), code=2))
-        self.assertEqual(os.listdir(self.folder), ["start.pt"])
-        self.convert(self.path("start.pt"), self.path("out"), "--format=dcp")
-        self.assert_same(self.load_distributed(self.path("out")), torch.load(self.path("start.pt"), weights_only=True))
-
     def test_more_files_than_a_process_may_open(self):
         os.mkdir(self.path("many"))
         index = {}
@@ -416,6 +408,14 @@ class Formats(unittest.TestCase):
     def test_keys_that_give_one_name_are_named(self):
         torch.save({0: torch.ones(2), "0": torch.ones(3)}, self.path("keys.pt"))
         self.assertIn("called '0'", self.convert(self.path("keys.pt"), self.path("out.safetensors"), code=2))
+
+    def test_no_tensor_has_the_name_of_the_metadata(self):
+        torch.save({"__metadata__": torch.ones(2), "a": torch.ones(3)}, self.path("start.pt"))
+        for target in "out.safetensors", "out":
+            self.assertIn("'__metadata__'", self.convert(self.path("start.pt"), self.path(target), code=2))
+        self.assertEqual(os.listdir(self.folder), ["start.pt"])
+        self.convert(self.path("start.pt"), self.path("out"), "--format=dcp")
+        self.assert_same(self.load_distributed(self.path("out")), torch.load(self.path("start.pt"), weights_only=True))
 
     @unittest.skipUnless(load_file, "the packages safetensors and huggingface_hub are not installed")
     def test_an_index_that_lies_is_refused(self):
