@@ -13,19 +13,18 @@ endif()
 # Assertions stay on in release builds; -g costs a third of the build time and is left to `dev`.
 set(LOCKSTEP_OPTIMIZATION "-O2" CACHE STRING "How libraries are optimised in release builds")
 set(CMAKE_CXX_FLAGS_RELEASE "${LOCKSTEP_OPTIMIZATION}")
-# For folders without LibTorch: their time goes to system calls.
-set(LOCKSTEP_CORE_FLAGS "$<$<CONFIG:Release>:-O1>")
-# For examples, and folders without loops over elements of tensors: the kernels that take the time are in LibTorch.
-set(LOCKSTEP_SHORT_BUILD_FLAGS "$<$<CONFIG:Release>:-O1;-g0>")
-# For programs of tests, and the commands of tools, which parse flags by templates of CLI11: -O0 takes half the time of
-# -O1 to compile. The folders that they call keep their flags.
+# For folders that no call of a collective and no step's gradient passes: their time goes to system calls and LibTorch's
+# kernels. It takes a third less time to compile than -O2 (docs/decisions/0024-build-time.md).
+set(LOCKSTEP_SHORT_BUILD_FLAGS "$<$<CONFIG:Release>:-Og;-g0>")
+# For programs of tests, and the commands of tools, which parse flags by templates of CLI11. The folders that they call
+# keep their flags.
 set(LOCKSTEP_UNOPTIMIZED_FLAGS "$<$<CONFIG:Release>:-O0;-g0>")
 if(LOCKSTEP_OPTIMIZATION STREQUAL "-O0")
   set(LOCKSTEP_SHORT_BUILD_FLAGS "-O0;-g0")
-  set(LOCKSTEP_CORE_FLAGS "-O0")
 endif()
 # These two checks take two fifths of the time that the templates of Asio and CLI11 take to compile. Null pointers end a
 # program in any case, and memory that processes share is used by folders with LibTorch, which keep both.
+set(LOCKSTEP_CORE_FLAGS ${LOCKSTEP_SHORT_BUILD_FLAGS})
 if(LOCKSTEP_SANITIZE MATCHES "undefined")
   list(APPEND LOCKSTEP_CORE_FLAGS -fno-sanitize=alignment,null)
 endif()

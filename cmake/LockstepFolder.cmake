@@ -1,7 +1,7 @@
-# lockstep_folder(<name> [TORCH] [SHORT_BUILD] SOURCES ... TESTS ... DEPENDS ...)
+# lockstep_folder(<name> [TORCH [OPTIMIZED]] SOURCES ... TESTS ... DEPENDS ...)
 # One static library a folder: lockstep::comm for lockstep/comm, lockstep::launcher_job for launcher/job. Files
 # are listed, never globbed. The tests beside the sources are collected: those of folders without LibTorch run
-# in `core_tests`, the others in `torch_tests`. SHORT_BUILD: it has no loop over elements of tensors.
+# in `core_tests`, the others in `torch_tests`. OPTIMIZED: calls of collectives or gradients pass it.
 #
 # lockstep_tool(<name> [TORCH] SOURCES ... TESTS ... DEPENDS ...)
 # A command of the program `lockstep`: tools/<name>/. With TORCH it is the program lockstep-<name>, which `lockstep <name>`
@@ -17,7 +17,7 @@ define_property(GLOBAL PROPERTY LOCKSTEP_CORE_TESTS BRIEF_DOCS "Test sources" FU
 define_property(GLOBAL PROPERTY LOCKSTEP_TORCH_TESTS BRIEF_DOCS "Test sources" FULL_DOCS "Test sources")
 
 function(lockstep_folder name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;SHORT_BUILD" "" "SOURCES;TESTS;DEPENDS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;OPTIMIZED" "" "SOURCES;TESTS;DEPENDS")
   string(REPLACE "/" "_" short "${name}")
   set(target lockstep_${short})
   add_library(${target} STATIC ${arg_SOURCES})
@@ -35,7 +35,7 @@ function(lockstep_folder name)
     # The target `torch`, not ${TORCH_LIBRARIES}: the latter writes absolute paths into the export.
     target_link_libraries(${target} PUBLIC torch)
     lockstep_precompiled_headers(${target} torch)
-    if(arg_SHORT_BUILD)
+    if(NOT arg_OPTIMIZED)
       target_compile_options(${target} PRIVATE ${LOCKSTEP_SHORT_BUILD_FLAGS})
     endif()
     set(kind TORCH)

@@ -60,7 +60,7 @@ Workload make_workload(const std::string& name) {
   if (name == "toy") {
     nn::Sequential net(nn::Linear(20, 1));
     auto sgd = std::make_unique<torch::optim::SGD>(net->parameters(), kLearningRate);
-    return {.net = net, .optimizer = std::move(sgd), .inputs = 20, .outputs = 1};
+    return {.options = {}, .net = net, .optimizer = std::move(sgd), .inputs = 20, .outputs = 1};
   }
   if (name != "adam" && name != "sharded") {
     throw UsageError("accelerator_cost: there are toy, adam and sharded");

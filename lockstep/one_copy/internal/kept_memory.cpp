@@ -7,11 +7,11 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <xxhash.h>
 
 #include "lockstep/base/internal/check.h"
 #include "lockstep/base/internal/failpoint.h"
 #include "lockstep/comm/internal/exchange_values.h"
+#include "lockstep/one_copy/internal/hash.h"
 #include "lockstep/one_copy/internal/pass_files.h"
 
 namespace lockstep::inline internal {
@@ -22,7 +22,7 @@ using Words = std::vector<std::int64_t>;
 constexpr std::int64_t kNoType = -1;
 
 std::uint64_t digest_of(const Words& words) {
-  return XXH64(words.data(), words.size() * sizeof(std::int64_t), 0);
+  return hash_of(words.data(), words.size() * sizeof(std::int64_t));
 }
 
 void append_types(Words& words, const CopyMemory::StateTypes& types) {

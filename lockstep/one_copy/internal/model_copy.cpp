@@ -11,7 +11,6 @@
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
-#include <xxhash.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/check.h"
@@ -19,6 +18,7 @@
 #include "lockstep/comm/internal/element_of.h"
 #include "lockstep/comm/internal/machine_group.h"
 #include "lockstep/comm/internal/native_collectives.h"
+#include "lockstep/one_copy/internal/hash.h"
 #include "lockstep/one_copy/internal/kept_memory.h"
 #include "lockstep/one_copy/internal/pass_files.h"
 #include "lockstep/os/memory/freed_memory.h"
@@ -345,11 +345,11 @@ std::vector<std::int64_t> ModelCopy::header_words(const std::vector<std::size_t>
   std::uint64_t made = 0;
   for (const std::size_t index : indices) {
     weights.push_back(held_[index].weight);
-    made = XXH64(&held_[index].made, sizeof made, made);
+    made = hash_of(&held_[index].made, sizeof made, made);
   }
-  digest = XXH64(name_.data(), name_.size(), digest);
-  digest = XXH64(weights.data(), weights.size() * sizeof(double), digest);
-  digest = XXH64(indices.data(), indices.size() * sizeof(std::size_t), digest);
+  digest = hash_of(name_.data(), name_.size(), digest);
+  digest = hash_of(weights.data(), weights.size() * sizeof(double), digest);
+  digest = hash_of(indices.data(), indices.size() * sizeof(std::size_t), digest);
   return {changes_.empty() ? 0 : 1, static_cast<std::int64_t>(digest),
           static_cast<std::int64_t>(made)};
 }
@@ -493,7 +493,8 @@ double ModelCopy::digest_of_new_state(std::size_t index, std::size_t k,
   // Of a replaced optimizer: prepare_state() says so, on the ranks that have seen the other.
   if (is_adopted(index, k, kept) || lies_in_place(index, k, kept)) return 0;
   const at::Tensor dense = kept.contiguous();
-  return static_cast<double>(XXH64(dense.const_data_ptr(), dense.nbytes(), 1) >> kBitsBeyondDouble);
+  return static_cast<double>(hash_of(dense.const_data_ptr(), dense.nbytes(), 1) >>
+                             kBitsBeyondDouble);
 }
 
 bool ModelCopy::is_adopted(std::size_t index, std::size_t k, const at::Tensor& kept) const {

@@ -9,10 +9,10 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/core/GradMode.h>
-#include <xxhash.h>
 
 #include "lockstep/base/internal/check.h"
 #include "lockstep/comm/kernels/reduce_kernel.h"
+#include "lockstep/one_copy/internal/hash.h"
 #include "lockstep/one_copy/internal/model_copy.h"
 
 namespace lockstep::inline internal {
@@ -166,7 +166,7 @@ void ModelCopy::scale_averages(const std::vector<std::size_t>& indices, float fa
     Held& held = held_[index];
     if (!holds_gradient(index) || !held.is_averaged) continue;
     held.factor *= factor;
-    held.made = XXH64(&factor, sizeof factor, held.made);
+    held.made = hash_of(&factor, sizeof factor, held.made);
   }
 }
 
@@ -175,7 +175,7 @@ void ModelCopy::clamp_averages(const std::vector<std::size_t>& indices, double m
   for (const std::size_t index : indices) {
     if (!holds_gradient(index) || !held_[index].is_averaged) continue;
     averaged_part(index).clamp_(-most, most);
-    held_[index].made = XXH64(&most, sizeof most, held_[index].made);
+    held_[index].made = hash_of(&most, sizeof most, held_[index].made);
   }
 }
 

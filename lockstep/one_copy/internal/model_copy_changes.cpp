@@ -3,10 +3,10 @@
 #include <cstring>
 
 #include <ATen/ops/empty_like.h>
-#include <xxhash.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/one_copy/internal/hash.h"
 #include "lockstep/one_copy/internal/model_copy.h"
 
 namespace lockstep::inline internal {
@@ -81,7 +81,7 @@ void ModelCopy::find_changes() {
     const auto bytes = static_cast<std::uint64_t>(views_[item.index].numel() * item.element_bytes);
     const bool is_changed = overlap(pages_, item.offset, item.offset + bytes) &&
                             std::memcmp(own(item.offset), shared(item.offset), bytes) != 0;
-    changes_.push_back(is_changed ? XXH64(own(item.offset), bytes, 0) | 1 : 0);
+    changes_.push_back(is_changed ? hash_of(own(item.offset), bytes) | 1 : 0);
   }
 }
 
@@ -102,7 +102,7 @@ std::vector<std::uint64_t> ModelCopy::hashes_of_changes() const {
     const at::Tensor values =
         is_in_order ? parameter.detach() : at::empty_like(views_[index]).copy_(parameter.detach());
     if (std::memcmp(values.const_data_ptr(), shared(begin), bytes) != 0) {
-      hashes[index] = XXH64(values.const_data_ptr(), bytes, 0) | 1;
+      hashes[index] = hash_of(values.const_data_ptr(), bytes) | 1;
     }
   }
   return hashes;

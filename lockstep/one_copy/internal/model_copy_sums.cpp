@@ -2,10 +2,10 @@
 #include <cstring>
 
 #include <ATen/ops/empty_like.h>
-#include <xxhash.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/one_copy/internal/hash.h"
 #include "lockstep/one_copy/internal/model_copy.h"
 
 namespace lockstep::inline internal {
@@ -47,7 +47,7 @@ void ModelCopy::find_sum(std::size_t index) {
   // Clipped, for example.
   const bool is_changed =
       gradient._version() != held.version || gradient.const_data_ptr() != held.sum;
-  if (is_changed) held.made = XXH64(held.gradient.const_data_ptr(), held.gradient.nbytes(), 0);
+  if (is_changed) held.made = hash_of(held.gradient.const_data_ptr(), held.gradient.nbytes());
 }
 
 void ModelCopy::copy_sum(std::size_t index, std::int64_t begin, std::int64_t elements,
