@@ -28,7 +28,7 @@ double lr_of(const torch::optim::Optimizer& optimizer) {
   return optimizer.param_groups()[0].options().get_lr();
 }
 
-std::string refusal_of(const std::function<void()>& action) {
+std::string scheduler_refusal(const std::function<void()>& action) {
   try {
     action();
   } catch (const UsageError& error) {
@@ -67,32 +67,32 @@ TEST(LRScheduler, SchedulersOfOneOptimizerHaveOneInitialRate) {
 
 TEST(LRScheduler, RefusesOptionsOutOfRange) {
   torch::optim::Adagrad optimizer(one_parameter());
-  EXPECT_EQ(refusal_of([&] { OneCycleLR(optimizer, {.max_lr = {1}, .total_steps = 10}); }),
+  EXPECT_EQ(scheduler_refusal([&] { OneCycleLR(optimizer, {.max_lr = {1}, .total_steps = 10}); }),
             "OneCycleLR: the optimizer has neither momentum nor betas; set cycle_momentum = false");
-  EXPECT_EQ(refusal_of([&] {
+  EXPECT_EQ(scheduler_refusal([&] {
               OneCycleLR(optimizer, {.max_lr = {1, 2}, .total_steps = 10, .cycle_momentum = false});
             }),
             "OneCycleLR: max_lr has 2 values, the optimizer 1 parameter groups; give one, or one "
             "for each");
-  EXPECT_EQ(refusal_of([&] { LinearLR(optimizer, {.start_factor = 0}); }),
+  EXPECT_EQ(scheduler_refusal([&] { LinearLR(optimizer, {.start_factor = 0}); }),
             "LinearLR: start_factor=0 is out of range; it must be above 0, at most 1");
-  EXPECT_NE(refusal_of([&] { ReduceLROnPlateau(optimizer, {.factor = 1}); }), "no error");
-  EXPECT_NE(refusal_of([&] { StepLR(optimizer, {.step_size = 0}); }), "no error");
+  EXPECT_NE(scheduler_refusal([&] { ReduceLROnPlateau(optimizer, {.factor = 1}); }), "no error");
+  EXPECT_NE(scheduler_refusal([&] { StepLR(optimizer, {.step_size = 0}); }), "no error");
   torch::optim::Adagrad other(one_parameter());
   const auto made = std::make_shared<ExponentialLR>(optimizer, ExponentialLROptions{.gamma = 0.5});
-  EXPECT_EQ(refusal_of([&] { ChainedScheduler(other, {made}); }),
+  EXPECT_EQ(scheduler_refusal([&] { ChainedScheduler(other, {made}); }),
             "ChainedScheduler: scheduler 0 belongs to another optimizer");
-  EXPECT_EQ(refusal_of([&] {
+  EXPECT_EQ(scheduler_refusal([&] {
               SequentialLR(optimizer, {made, made}, {});
             }),
             "SequentialLR: there are 2 schedulers and 0 milestones; give one milestone fewer than "
             "schedulers");
   const auto chain = std::make_shared<ChainedScheduler>(
       optimizer, std::vector<std::shared_ptr<LRScheduler>>{made});
-  EXPECT_EQ(refusal_of([&] { SequentialLR(optimizer, {chain}, {}); }),
+  EXPECT_EQ(scheduler_refusal([&] { SequentialLR(optimizer, {chain}, {}); }),
             "SequentialLR: it takes no SequentialLR or ChainedScheduler; give their schedulers");
   made->step();
-  EXPECT_EQ(refusal_of([&] { ChainedScheduler(optimizer, {made}); }),
+  EXPECT_EQ(scheduler_refusal([&] { ChainedScheduler(optimizer, {made}); }),
             "ChainedScheduler: scheduler 0 has already stepped; create a new one");
 }
 
@@ -100,7 +100,7 @@ TEST(LRScheduler, ARefusedStateChangesNothing) {
   SGD optimizer(one_parameter(), 0.5);
   StepLR scheduler(optimizer, {.step_size = 2, .gamma = 0.5});
   const ExponentialLR other(optimizer, {.gamma = 0.25});
-  EXPECT_NE(refusal_of([&] { scheduler.load_state_dict(other.state_dict()); }), "no error");
+  EXPECT_NE(scheduler_refusal([&] { scheduler.load_state_dict(other.state_dict()); }), "no error");
   scheduler.step();
   scheduler.step();
   EXPECT_EQ(lr_of(optimizer), 0.25);
@@ -113,7 +113,7 @@ std::string refusal_of_state(const Options& options, const char* name, const c10
   Scheduler scheduler(optimizer, options);
   const c10::IValue state = scheduler.state_dict();
   state.toGenericDict().insert_or_assign(name, value);
-  const std::string refusal = refusal_of([&] { scheduler.load_state_dict(state); });
+  const std::string refusal = scheduler_refusal([&] { scheduler.load_state_dict(state); });
   // With its own options still.
   scheduler.step();
   return refusal;
@@ -171,10 +171,11 @@ TEST(LRScheduler, RefusesTheStateOfAnother) {
   ExponentialLR exponential(optimizer, {.gamma = 0.5});
   const StepLR step(optimizer, {.step_size = 2});
   const MultiStepLR multi(optimizer, {.milestones = {2}});
-  EXPECT_EQ(refusal_of([&] { exponential.load_state_dict(step.state_dict()); }),
+  EXPECT_EQ(scheduler_refusal([&] { exponential.load_state_dict(step.state_dict()); }),
             "load a scheduler's state: it has 'step_size', which is another scheduler's; load the "
             "state of the same scheduler");
-  EXPECT_NE(refusal_of([&] { exponential.load_state_dict(multi.state_dict()); }), "no error");
+  EXPECT_NE(scheduler_refusal([&] { exponential.load_state_dict(multi.state_dict()); }),
+            "no error");
 }
 
 TEST(SequentialLR, ARefusedStateChangesNoScheduler) {
@@ -192,7 +193,7 @@ TEST(SequentialLR, ARefusedStateChangesNoScheduler) {
       .toListRef()[1]
       .toGenericDict()
       .insert_or_assign("step_size", std::int64_t{0});
-  EXPECT_NE(refusal_of([&] { scheduler.load_state_dict(state); }), "no error");
+  EXPECT_NE(scheduler_refusal([&] { scheduler.load_state_dict(state); }), "no error");
   scheduler.step();
   EXPECT_EQ(lr_of(optimizer), 0.25);
 }
@@ -226,7 +227,7 @@ TEST(SequentialLR, AfterARollbackItsStateLoads) {
       for (int i = 0; i < steps + rolled_back; ++i) disturbed.scheduler.step();
       RolledBack::roll_back(disturbed.scheduler, rolled_back);
       const c10::IValue state = disturbed.scheduler.state_dict();
-      ASSERT_EQ(refusal_of([&] { resumed.scheduler.load_state_dict(state); }), "no error")
+      ASSERT_EQ(scheduler_refusal([&] { resumed.scheduler.load_state_dict(state); }), "no error")
           << steps << " steps, " << rolled_back << " rolled back";
       resumed.set_lr(undisturbed.lr());
       disturbed.set_lr(undisturbed.lr());
@@ -243,7 +244,7 @@ TEST(SequentialLR, AfterARollbackItsStateLoads) {
 TEST(OneCycleLR, RefusesPhasesWithoutSteps) {
   SGD optimizer(one_parameter(), {.lr = 0.5, .momentum = 0.5});
   const auto refusal = [&](double pct_start, std::int64_t steps, bool three_phase) {
-    return refusal_of([&] {
+    return scheduler_refusal([&] {
       OneCycleLR scheduler(optimizer, {.max_lr = {1},
                                        .total_steps = steps,
                                        .pct_start = pct_start,
@@ -276,7 +277,7 @@ TEST(OneCycleLR, GoesOnAfterTheStateOfLibTorchsOptimizer) {
   scheduler.step();
   EXPECT_GT(lr_of(optimizer), first);
   optimizer.add_param_group(torch::optim::OptimizerParamGroup(one_parameter()));
-  EXPECT_NE(refusal_of([&] { scheduler.step(); }).find("parameter group 1 has no '"),
+  EXPECT_NE(scheduler_refusal([&] { scheduler.step(); }).find("parameter group 1 has no '"),
             std::string::npos);
 }
 
@@ -284,7 +285,7 @@ TEST(OneCycleLR, RefusesMoreSteps) {
   SGD optimizer(one_parameter(), {.lr = 0.5, .momentum = 0.5});
   OneCycleLR scheduler(optimizer, {.max_lr = {1}, .total_steps = 3});
   for (int i = 0; i < 3; ++i) scheduler.step();
-  EXPECT_EQ(refusal_of([&] { scheduler.step(); }),
+  EXPECT_EQ(scheduler_refusal([&] { scheduler.step(); }),
             "OneCycleLR::step: step 4 of 3; give the number of all steps as total_steps");
 }
 
