@@ -12,6 +12,8 @@
 #include "lockstep/os/files/remove_tree.h"
 #include "lockstep/os/files/temporary_directory.h"
 #include "lockstep/snapshot/checkpoint/checksum_list.h"
+#include "lockstep/snapshot/checkpoint/distributed_metadata.h"
+#include "lockstep/snapshot/checkpoint/stored_tensors.h"
 #include "lockstep/snapshot/checkpoint/verify_checkpoint.h"
 #include "lockstep/snapshot/internal/archive_writer.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
@@ -415,6 +417,19 @@ TEST_F(CheckpointTest, AFlippedBitIsFoundInTheMemoryOfABuffer) {
         << message;
     EXPECT_TRUE(fits_in(4u << 20, [&] { verify_checkpoint(reader); }));
   }
+}
+
+TEST_F(CheckpointTest, APieceOfAnotherShapeIsFoundBeforeItIsRead) {
+  save_as(kForms[3], {{"weight", at::ones({3, 4})}});
+  std::filesystem::remove(checksum_list_path(path("dcp1")));
+  const std::filesystem::path file = path("dcp1") / kDistributedMetadataName;
+  DistributedMetadata metadata = parse_distributed_metadata(file_bytes(file), "input");
+  metadata.tensors[0].shape = {4, 3};
+  metadata.tensors[0].pieces[0].box.sizes = {4, 3};
+  put_file_bytes(file, distributed_metadata_text(metadata));
+  const std::string message =
+      message_of<CorruptFile>([&] { verify_checkpoint(CheckpointReader(path("dcp1"))); });
+  EXPECT_NE(message.find("'weight' has another dtype or shape"), std::string::npos) << message;
 }
 
 /// A file of torch.save with this pickle, and 4 bytes as storage "0".

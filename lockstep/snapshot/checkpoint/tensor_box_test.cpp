@@ -99,6 +99,12 @@ TEST(TensorBox, BoxesAroundAnotherTileAShape) {
   EXPECT_FALSE(tile_the_shape(boxes, {3, 3}));
 }
 
+// Row 0 and column 1: they would tile it if rows were columns.
+TEST(TensorBox, BoxesOfOtherDimensionsTileNoShape) {
+  EXPECT_FALSE(tile_the_shape({{{0, 0}, {1, 2}}, {{0, 1}, {2, 1}}}, {2, 2}));
+  EXPECT_FALSE(tile_the_shape({{{0, 0}, {2, 1}}, {{1, 0}, {1, 2}}}, {2, 2}));
+}
+
 TEST(TensorBox, LiesWithinItsShapeWhateverTheNumbers) {
   EXPECT_TRUE(lies_within({{}, {}}, {}));
   EXPECT_TRUE(lies_within({{2, 0}, {2, 0}}, {4, 3}));
