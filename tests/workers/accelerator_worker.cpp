@@ -68,10 +68,12 @@ constexpr std::int64_t kMoreRows = 7;
 
 constexpr env::Variable kFault{
     "ACCELERATOR_WORKER_FAULT",
-    "hang|flip|evaluation|swapped|ended|preempted|log|logged|validation|validated|stepped|interval",
+    "hang|flip|evaluation|swapped|unlogged|ended|preempted|log|logged|validation|validated|stepped|"
+    "interval",
     "what the first process of rank 1 does in step 30; flip: a bit of a parameter, while all are "
     "compared; evaluation: it is killed in that before step 30; swapped: behind that of other "
-    "weights; ended: behind the training's end; "
+    "weights; unlogged: so in step 33, of which no line was written; ended: behind the training's "
+    "end; "
     "preempted: behind fit(), which a preemption has ended; stepped, interval: rank 0 is killed "
     "behind the update of step 30 or 28; the others: that of rank 0 is killed "
     "before or behind the callback that writes the metrics of "
@@ -280,7 +282,9 @@ struct SwappedWeights : Callback {
   void on_validation_start(TrainerState& state) override { scale(state, 2); }
   void on_validation_end(TrainerState& state, const Metrics&) override {
     const int rank = state.accelerator.process_index();
-    if (fault_of(state.time.batches, rank) == "swapped") raise(SIGKILL);
+    const std::int64_t batches = state.time.batches;
+    const bool is_logged = fault_of(batches, rank) == "swapped";
+    if (is_logged || fault_of(batches - 3, rank) == "unlogged") raise(SIGKILL);
     scale(state, 0.5);
   }
   static void scale(TrainerState& state, double factor) {

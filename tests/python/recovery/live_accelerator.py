@@ -194,16 +194,18 @@ class LiveAccelerator(LiveAcceleratorTest):
 
     def test_a_step_that_counted_and_is_made_again_is_logged_once(self):
         """Rank 1 is killed behind a validation of other weights, before it puts its shard of the weights back."""
-        found = []
-        for environment in ({}, {"ACCELERATOR_WORKER_FAULT": "swapped"}):
+        def results(environment, kills):
             with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
                 job = self.start(steps=36, ranks=2, arguments=("trainer+fully+fused+swaps",),
                                  environment=environment | {"ACCELERATOR_WORKER_FOLDER": folder})
                 self.assertEqual(job.finish(), [0], job.errors)
-                found.append((job.ends(), self.lines_of(folder), self.rows_of(folder), self.points_of(folder)))
-        self.assertEqual(recoveries(job.errors), 1, job.errors)
-        for undisturbed, disturbed in zip(*found):
-            self.assertEqual(disturbed, undisturbed)
+                self.assertEqual(recoveries(job.errors), kills, job.errors)
+                return job.ends(), self.lines_of(folder), self.rows_of(folder), self.points_of(folder)
+
+        undisturbed = results({}, kills=0)
+        for fault in ("swapped", "unlogged"):
+            with self.subTest(fault=fault):
+                self.assertEqual(results({"ACCELERATOR_WORKER_FAULT": fault}, kills=1), undisturbed)
 
     def test_a_rank_that_fails_when_others_have_ended_ends_with_the_state_of_the_end(self):
         """Without any snapshot: nothing is trained again."""
