@@ -62,15 +62,11 @@ std::vector<std::string> damaged_regions(const ReadableFile& file) {
     const ZipReader archive(file);
     const auto names = tensors_by_record(file);
     for (const auto& [name, record] : archive.records()) {
-      try {
-        std::string bytes(record.size_bytes, '\0');
-        archive.read(record, bytes.data());
-      } catch (const CorruptFile&) {
-        const auto tensors = names.find(name);
-        regions.push_back(concat("record '", name, "' at byte ", record.offset_bytes, ", ",
-                                 record.size_bytes, " bytes",
-                                 tensors == names.end() ? "" : ": " + tensors->second));
-      }
+      if (archive.is_intact(record)) continue;
+      const auto tensors = names.find(name);
+      regions.push_back(concat("record '", name, "' at byte ", record.offset_bytes, ", ",
+                               record.size_bytes, " bytes",
+                               tensors == names.end() ? "" : ": " + tensors->second));
     }
   } catch (const Error& error) {
     regions.push_back(error.what());
