@@ -229,7 +229,7 @@ void ShardedUnits::use(const std::vector<std::size_t>& units, bool in_backward) 
 }
 
 // Other ranks may have used an outer unit behind this one in forward, so that their backward comes
-// to it first. Units are in the order of modules, outer ones before those that they contain.
+// to it first. Units are in the order of modules, outer units before the units in them.
 void ShardedUnits::use_in_backward(std::size_t index) {
   for (std::size_t outer = 0; outer <= index; ++outer) {
     Unit& unit = units_[outer];

@@ -165,12 +165,6 @@ class StepRecovery {
   /// The process ends before the training's end because it was preempted: with all ranks, or
   /// without the others. `while_waiting` may call it and then throw.
   void leave();
-  /// In a process that joins, before the program's first boundary, where it must know how far the
-  /// training is: takes the state. `newest_snapshot` returns the steps of the newest snapshot that
-  /// it would load here, if `is_complete` of the newest that is complete; -1: there is none. Called
-  /// whenever ranks meet, as a standby worker waits long. Where no rank has a state and all would
-  /// load one that is newer than the copies in memory, they do: RecoveryPhase::kInactive.
-  /// Errors: as boundary().
   using NewestSnapshot = std::function<std::int64_t(bool is_complete)>;
   /// In a process that joins, before the program's first boundary, where the program must know how
   /// far training is: takes the state. `newest_snapshot` returns the steps of the newest snapshot

@@ -65,7 +65,7 @@ TEST_F(CheckpointFilesTest, AnotherFileAtThePathIsRefused) {
   }
   EXPECT_EQ(files_.open(CheckpointFiles::kMostOpen + 1).text(),
             std::to_string(CheckpointFiles::kMostOpen + 1))
-      << "one of those that are open";
+      << "this file is open";
   EXPECT_NE(message_of<CorruptFile>([&] { files_.open(0); }).find("was replaced"),
             std::string::npos);
 }
