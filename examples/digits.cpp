@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <iomanip>
 #include <iostream>
-#include <limits>
 #include <string>
 #include <utility>
 
@@ -16,17 +15,16 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/zeros.h>
-#include <CLI/CLI.hpp>
 #include <torch/data/dataloader.h>
 #include <torch/data/datasets/map.h>
 #include <torch/data/transforms/stack.h>
 #include <torch/optim/adam.h>
 
-#include "examples/command_line.h"
 #include "examples/data/digits_dataset.h"
 #include "lockstep/comm/init_process_group.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/program/program_options.h"
 #include "lockstep/program/progress_bar.h"
 #include "lockstep/program/run_main.h"
 #include "lockstep/snapshot/snapshot_directory.h"
@@ -36,8 +34,6 @@ namespace {
 
 using Model = lockstep::DistributedDataParallel<models::ConvNetImpl>;
 using Clock = std::chrono::steady_clock;
-
-constexpr std::int64_t kMostSamplesAStep = 1'000'000;
 
 struct Arguments {
   std::int64_t epochs = 20;
@@ -174,24 +170,24 @@ int train(const Arguments& arguments) {
 
 int run(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app(
+  lockstep::ProgramOptions program(
       "Trains a convolutional network on handwritten digits.\n"
       "Start it with `lockstep run --standalone --nproc-per-node=2 digits`, or alone. It writes a\n"
-      "snapshot after each epoch. Started again, it resumes from the newest snapshot.");
-  app.option_defaults()->always_capture_default();
-  app.add_option("--epochs", arguments.epochs, "epochs in total, including those before a resume")
-      ->check(integer_between(1, kMostOfAnything));
-  app.add_option("--batch-size", arguments.batch_size, "samples per step on each rank")
-      ->check(integer_between(1, kMostSamplesAStep));
-  app.add_option("--lr", arguments.lr, "learning rate of Adam")->check(require_positive);
-  app.add_option("--seed", arguments.seed,
-                 "seed of the initial weights and the order of samples; the same seed and number "
-                 "of ranks give the same bits")
-      ->check(integer_between(0, std::numeric_limits<unsigned>::max()));
-  app.add_option("--data", arguments.data, "CSV file of digits: 64 pixels and a label per line");
-  app.add_option("--directory", arguments.directory, "directory of the snapshots");
-  app.add_flag("--no-progress", arguments.no_progress, "one line per epoch, no progress bar");
-  return parse_command_line(app, argc, argv) ? train(arguments) : 0;
+      "snapshot after each epoch. Started again, it resumes from the newest snapshot.",
+      {.environment_prefix = "DIGITS_"});
+  program.add("epochs", arguments.epochs, "epochs in total, including those before a resume",
+              {.least = 1, .most = 1'000'000'000});
+  program.add("batch_size", arguments.batch_size, "samples per step on each rank",
+              {.least = 1, .most = 1'000'000});
+  program.add("lr", arguments.lr, "learning rate of Adam",
+              lockstep::NumberRange<double>::positive());
+  program.add("seed", arguments.seed,
+              "seed of the initial weights and the order of samples; the same seed and number of "
+              "ranks give the same bits");
+  program.add("data", arguments.data, "CSV file of digits: 64 pixels and a label per line");
+  program.add("directory", arguments.directory, "directory of the snapshots");
+  program.add("no_progress", arguments.no_progress, "one line per epoch, no progress bar");
+  return program.parse(argc, argv) ? train(arguments) : 0;
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <concepts>
 #include <cstddef>
 #include <functional>
+#include <limits>
 #include <string>
 #include <system_error>
 #include <type_traits>
@@ -30,6 +31,39 @@ struct ProgramOption {
   enum class Kind { kText, kNumber, kFlag, kFlagOrNumber } kind = Kind::kText;
   /// Heading in `--help`. Empty: the group of set_group().
   std::string group = {};
+};
+
+/// Values that an option with a number accepts, both ends included.
+template <class Number>
+struct NumberRange {
+  Number least = std::numeric_limits<Number>::lowest();  ///< smallest value
+  Number most = std::numeric_limits<Number>::max();      ///< largest value
+
+  /// Finite numbers above 0.
+  static NumberRange positive() requires std::floating_point<Number> {
+    return {.least = std::numeric_limits<Number>::min()};
+  }
+
+  /// What a value must be: "must be an integer from 1 to 8".
+  std::string requirement() const {
+    const NumberRange any{};
+    if (least == std::numeric_limits<Number>::min() && most == any.most &&
+        std::floating_point<Number>) {
+      return "must be a positive number";
+    }
+    if (least != any.least || most != any.most) {
+      return "must be " + std::string(std::integral<Number> ? "an integer" : "a number") +
+             " from " + text_of(least) + " to " + text_of(most);
+    }
+    if (std::floating_point<Number>) return "must be a number";
+    return std::is_unsigned_v<Number> ? "must be an integer of at least 0" : "must be an integer";
+  }
+
+  /// As the command line reads it.
+  static std::string text_of(Number number) {
+    char digits[32];
+    return std::string(digits, std::to_chars(digits, digits + sizeof(digits), number).ptr);
+  }
 };
 
 /// Settings of a ProgramOptions.
@@ -61,30 +95,27 @@ class ProgramOptions {
   /// Adds an option.
   /// Errors: UsageError if the name is already taken.
   void add(ProgramOption option);
-  /// Adds an option with a text, or with a number: integers and floating-point numbers, finite.
+  /// Adds an option with a text, or with a number in a range: an integer, or a finite
+  /// floating-point number.
   void add(std::string name, std::string& value, std::string help);
   template <class Number>
   requires(std::integral<Number> || std::floating_point<Number>)  //
-      void add(std::string name, Number& value, std::string help) {
+      void add(std::string name, Number& value, std::string help, NumberRange<Number> range = {}) {
     add({.name = std::move(name),
          .help = std::move(help),
          .set =
-             [&value](const std::string& text) {
+             [&value, range](const std::string& text) {
                const char* const end = text.data() + text.size();
                Number number{};
                const auto [stop, error] = std::from_chars(text.data(), end, number);
-               if (error != std::errc() || stop != end || !std::isfinite(number)) {
-                 return std::string(kNumberKind<Number>);
+               const bool is_number = error == std::errc() && stop == end && std::isfinite(number);
+               if (!is_number || number < range.least || number > range.most) {
+                 return range.requirement();
                }
                value = number;
                return std::string();
              },
-         .get =
-             [&value] {
-               char digits[32];
-               return std::string(digits,
-                                  std::to_chars(digits, digits + sizeof(digits), value).ptr);
-             },
+         .get = [&value] { return NumberRange<Number>::text_of(value); },
          .kind = ProgramOption::Kind::kNumber});
   }
   /// Adds a flag: `--name` or `--name=false`; true or false in files.
@@ -130,12 +161,6 @@ class ProgramOptions {
   std::string toml() const;
 
  private:
-  template <class Number>
-  static constexpr const char* kNumberKind =
-      std::floating_point<Number>  ? "must be a number"
-      : std::is_unsigned_v<Number> ? "must be an integer of at least 0"
-                                   : "must be an integer";
-
   void apply_file(const std::string& file);
   void apply_environment();
   std::vector<std::string> names() const;

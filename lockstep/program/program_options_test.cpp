@@ -121,6 +121,28 @@ TEST_F(ProgramOptionsTest, WhatItPrintsItReadsAlsoWhereTomlHasNoSuchInteger) {
   EXPECT_NE(parse({"--config", file("batch_size = \"5\"\n")}), "");
 }
 
+TEST_F(ProgramOptionsTest, NumbersOutsideTheirRangeAreRefused) {
+  int epochs = 3;
+  double rate = 0.5;
+  float share = 0.5;
+  program_.add("epochs", epochs, "epochs", {.least = 1, .most = 8});
+  program_.add("rate", rate, "rate", NumberRange<double>::positive());
+  program_.add("share", share, "share", {.least = 0, .most = 1});
+  for (const char* text : {"0", "9", "-1", "1e0", "", "99999999999999999999"}) {
+    EXPECT_EQ(parse({concat("--epochs=", text)}),
+              concat("--epochs must be an integer from 1 to 8, not '", text, "'"));
+  }
+  for (const char* text : {"0", "-1", "inf", "nan", "fast"}) {
+    EXPECT_EQ(parse({concat("--rate=", text)}),
+              concat("--rate must be a positive number, not '", text, "'"));
+  }
+  EXPECT_EQ(parse({"--share=1.5"}), "--share must be a number from 0 to 1, not '1.5'");
+  EXPECT_EQ(parse({"--epochs=8", "--rate=1e-3", "--share=1"}), "");
+  EXPECT_EQ(epochs, 8);
+  EXPECT_EQ(rate, 1e-3);
+  EXPECT_EQ(share, 1.0F);
+}
+
 TEST_F(ProgramOptionsTest, AFileMayGiveAFlagOrANumber) {
   std::string value = "true";
   program_.add({.name = "reshard",
