@@ -67,7 +67,7 @@ Workload make_workload(const std::string& name) {
   }
   const bool is_sharded = name == "sharded";
   const std::int64_t outside = is_sharded ? 512 : 64;
-  const std::int64_t inside = is_sharded ? 4096 : 256;
+  const std::int64_t inside = is_sharded ? 2048 : 256;
   nn::Sequential net(nn::Linear(outside, inside), nn::ReLU(), nn::Linear(inside, inside),
                      nn::ReLU(), nn::Linear(inside, outside));
   auto adam = std::make_unique<torch::optim::Adam>(net->parameters(), kLearningRate);

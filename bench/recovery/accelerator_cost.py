@@ -6,14 +6,14 @@ machine the least of all turns says more, and of a single rank (--ranks=1), whic
     bench/recovery/accelerator_cost.py --binaries=build/release/bin --json=accelerator_cost.json
 
 Workloads: a linear layer of 20 inputs with SGD, 32 rows a rank, and 0.1 million parameters with Adam. With
---workloads=sharded 21 million parameters with Adam, fully sharded: ranks leave copies of their shards in each step.
+--workloads=sharded 6 million parameters with Adam, fully sharded: ranks leave copies of their shards in each step.
 """
 
 from cost import run_command, row_of_turns
 from jobs import machine, make_parser, write_figures
 
 # Of a job: turns, and steps of a turn.
-WORKLOADS = {"toy": (100, 400), "adam": (60, 60), "sharded": (10, 10)}
+WORKLOADS = {"toy": (100, 400), "adam": (60, 60), "sharded": (10, 20)}
 
 
 def turns_of(arguments, workload):
