@@ -20,8 +20,10 @@ set(lockstep_flags_torch -fPIC)
 set(lockstep_flags_torch_tests -fPIE -DGTEST_HAS_PTHREAD=1)
 set(lockstep_flags_core -fPIC)
 set(lockstep_flags_core_tests -fPIE -DGTEST_HAS_PTHREAD=1)
-# And the level of optimisation, which the targets set themselves.
-set(lockstep_optimization_torch_tests ${LOCKSTEP_UNOPTIMIZED_FLAGS})
+# And the level of optimisation, which the targets set themselves. Headers without debug information do not serve files with.
+if(NOT LOCKSTEP_OPTIMIZATION STREQUAL "-O0")
+  set(lockstep_optimization_torch_tests ${LOCKSTEP_UNOPTIMIZED_FLAGS})
+endif()
 set(lockstep_optimization_core ${LOCKSTEP_CORE_FLAGS})
 set(lockstep_optimization_core_tests ${LOCKSTEP_CORE_FLAGS})
 set(lockstep_libraries_torch torch)

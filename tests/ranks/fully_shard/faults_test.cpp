@@ -171,6 +171,8 @@ TEST_F(FullyShardFaults, GradientsOfGradientsAreRefused) {
   EXPECT_SAYS(message, "create_graph");
   // A backward pass that did not end leaves nothing to build on.
   EXPECT_SAYS(message_of<UsageError>([&] { sharded(tokens(0)); }), "did not end");
+  // Such a gradient and its parameter own each other, also in PyTorch.
+  for (const at::Tensor& parameter : sharded.module()->parameters()) parameter.mutable_grad().reset();
 }
 
 TEST_F(FullyShardFaults, LossesThatCannotHaveAWeightAreRefused) {
