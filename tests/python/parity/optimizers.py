@@ -5,6 +5,8 @@ which PyTorch has not, are compared with references written from the papers.
     optimizers.py PATH_OF_OPTIMIZERS_WORKER
 """
 
+import copy
+import functools
 import json
 import math
 import os
@@ -138,11 +140,16 @@ def make_optimizer(test, parameters):
     return kind(groups, **test["options"], **fused)
 
 
+@functools.cache  # All cases have the same.
+def gradient_of(i, step, dtype):
+    return formula(SHAPES[i], (i + 10.0 * step) * 1.3).to(dtype) * (1 + step % 3)
+
+
 def set_gradients(parameters, step):
     for i, parameter in enumerate(parameters):
-        gradient = formula(SHAPES[i], (i + 10.0 * step) * 1.3).to(parameter.dtype)
         # In the order of the parameter, as autograd leaves it.
-        parameter.grad = None if i == 3 and step % 7 == 3 else torch.empty_like(parameter).copy_(gradient * (1 + step % 3))
+        parameter.grad = (None if i == 3 and step % 7 == 3
+                          else torch.empty_like(parameter).copy_(gradient_of(i, step, parameter.dtype)))
 
 
 def change_rates(optimizer, step):
@@ -156,6 +163,19 @@ def make_steps(test, optimizer, parameters, first, last):
         set_gradients(parameters, step)
         change_rates(optimizer, step)
         optimizer.step()
+
+
+@functools.cache
+def trained_by_python(name):
+    """What Python has after 50 steps of the case, and its parameters and optimizer after 100."""
+    test, = (test for test in CASES if test["name"] == name)
+    parameters = make_parameters(test)
+    optimizer = make_optimizer(test, parameters)
+    make_steps(test, optimizer, parameters, 0, 50)
+    half = copy.deepcopy({"parameters": [parameter.detach() for parameter in parameters],
+                          "optimizer": optimizer.state_dict()})
+    make_steps(test, optimizer, parameters, 50, 100)
+    return half, parameters, optimizer
 
 
 class Worker(unittest.TestCase):
@@ -203,9 +223,7 @@ class Optimizers(Worker):
         results = self.run_worker("steps", CASES)
         for test in CASES:
             with self.subTest(test["name"]):
-                parameters = make_parameters(test)
-                optimizer = make_optimizer(test, parameters)
-                make_steps(test, optimizer, parameters, 0, 100)
+                _, parameters, optimizer = trained_by_python(test["name"])
                 self.assert_result(test, results[test["name"]], parameters, optimizer)
                 # Python continues from our state after 50 steps.
                 half = results[test["name"] + ".half"]
@@ -219,19 +237,13 @@ class Optimizers(Worker):
                 self.assert_result(test, results[test["name"]], resumed_parameters, resumed)
 
     def test_lockstep_continues_from_python(self):
-        expected = {}
         for test in CASES:
-            parameters = make_parameters(test)
-            optimizer = make_optimizer(test, parameters)
-            make_steps(test, optimizer, parameters, 0, 50)
-            torch.save({"parameters": [parameter.detach() for parameter in parameters],
-                        "optimizer": optimizer.state_dict()}, f"{self.path}.{test['name']}")
-            make_steps(test, optimizer, parameters, 50, 100)
-            expected[test["name"]] = parameters, optimizer
+            torch.save(trained_by_python(test["name"])[0], f"{self.path}.{test['name']}")
         results = self.run_worker("resume", CASES)
         for test in CASES:
             with self.subTest(test["name"]):
-                self.assert_result(test, results[test["name"]], *expected[test["name"]])
+                _, parameters, optimizer = trained_by_python(test["name"])
+                self.assert_result(test, results[test["name"]], parameters, optimizer)
 
     def test_half_momentum(self):
         """The fused SGD of PyTorch 2.13 is wrong here: the reference computes in float32 and rounds once a step."""
