@@ -198,7 +198,8 @@ class Optimizers(Worker):
     def assert_alike(self, test, actual, expected, name):
         self.assertEqual(actual.dtype, expected.dtype, name)
         if test["optimizer"] in FUSED:
-            self.assertTrue(torch.equal(actual, expected), f"{name}: {actual} is not {expected}")
+            if not torch.equal(actual, expected):
+                self.fail(f"{name}: {actual} is not {expected}")
         else:
             # Elements of Lion, whose step is a sign, may take one step the other way: none does in these cases.
             torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6, msg=lambda text: f"{name}: {text}")
