@@ -100,7 +100,8 @@ class Parity(unittest.TestCase):
 
     def assert_same_bits(self, actual, expected, name):
         self.assertEqual(actual.dtype, expected.dtype, name)
-        self.assertTrue(torch.equal(actual, expected), f"{name}: {actual} is not {expected}")
+        if not torch.equal(actual, expected):
+            self.fail(f"{name}: {actual} is not {expected}")
 
     def assert_gradients(self, results, name, parameters):
         for i, parameter in enumerate(parameters):

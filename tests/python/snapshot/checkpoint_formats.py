@@ -140,7 +140,7 @@ class Formats(unittest.TestCase):
 
     def run_ranks(self, function, world_size, *arguments):
         store = self.path(f"store-{function.__name__}-{world_size}")
-        run_pytorch_ranks(function, (world_size, store, *arguments), world_size)
+        run_pytorch_ranks(function, (world_size, store, *arguments), world_size, start_method="forkserver")
 
     def load_distributed(self, folder):
         dcp_to_torch_save(folder, folder + ".python.pt")
