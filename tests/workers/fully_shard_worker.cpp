@@ -1,6 +1,6 @@
 // The C++ side of tests/python/parity/fully_shard.py: a small network of tokens, fully sharded.
-//   train SGD|AdamW FILE_OF_WEIGHTS RESULT none|machines   trains as the test does with PyTorch's
-//       FSDP2; machines: with a replica on each
+//   train SGD|AdamW FILE_OF_WEIGHTS RESULT none|machines STEPS   trains as the test does with
+//       PyTorch's FSDP2; machines: with a replica on each
 //   die PLACE      trains until rank 1 kills itself in step 3, at PLACE: forward, backward
 //   die-hybrid PLACE   as die, with a replica on each machine; who learns of it says so, and stays
 //   for-ever       trains until something ends it
@@ -94,9 +94,9 @@ FullySharded<NetImpl> make_model(const ProcessGroup& group,
                              .auto_wrap_policy = module_wrap_policy<BlockImpl>()});
 }
 
-// 100 steps, of which every third has two micro-batches.
+// Every third step has two micro-batches.
 void train(const std::string& kind, const std::string& weights, const std::string& result,
-           HybridShard hybrid) {
+           HybridShard hybrid, std::int64_t steps) {
   const ProcessGroup group = default_process_group();
   auto model = make_model(group, hybrid);
   model.load_full_state_dict(read_state_dict(weights));
@@ -108,8 +108,8 @@ void train(const std::string& kind, const std::string& weights, const std::strin
     optimizer =
         std::make_unique<torch::optim::AdamW>(model.parameters(), torch::optim::AdamWOptions(1e-3));
   }
-  at::Tensor norms = at::zeros({100}, at::kDouble);
-  for (int step = 0; step < 100; ++step) {
+  at::Tensor norms = at::zeros({steps}, at::kDouble);
+  for (std::int64_t step = 0; step < steps; ++step) {
     model.zero_grad();
     if (step % 3 == 0) {
       model.set_requires_gradient_sync(false);
@@ -223,9 +223,10 @@ int run(int argc, char** argv) {
     return 0;
   }
   init_process_group();
-  if (command == "train" && argc == 6) {
+  if (command == "train" && argc == 7) {
     train(argv[2], argv[3], argv[4],
-          std::string(argv[5]) == "machines" ? HybridShard::kShardInMachines : HybridShard::kNone);
+          std::string(argv[5]) == "machines" ? HybridShard::kShardInMachines : HybridShard::kNone,
+          std::stoll(argv[6]));
   } else if (command == "die" && argc == 3) {
     train_for_ever(argv[2]);
   } else if (command == "die-hybrid" && argc == 3) {

@@ -2,7 +2,7 @@
 
     fully_shard.py LOCKSTEP FULLY_SHARD_WORKER [unittest arguments]
 
-The same weights and data on both sides, 100 steps, on the CPU: FSDP2 over Gloo, Lockstep over each backend. Parameters
+The same weights and data on both sides, 40 steps (ALL_CASES: 100), on the CPU: FSDP2 over Gloo, Lockstep over each backend. Parameters
 and the norms by which gradients were clipped must be within 1e-6. Units are the blocks; every third step has two
 micro-batches, of which the first is not exchanged.
 """
@@ -27,13 +27,13 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "support"))
-from cases import some
+from cases import ALL_CASES, some
 from free_ports import free_port
 from pytorch_ranks import run_pytorch_ranks
 from rank_process import RankProcess, place
 
 LOCKSTEP, WORKER = map(os.path.abspath, sys.argv[1:3])
-TOKENS, WIDTH, STEPS = 11, 24, 100
+TOKENS, WIDTH, STEPS = 11, 24, 100 if ALL_CASES else 40
 OPTIMIZERS = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-3),
     "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
@@ -139,7 +139,7 @@ class Parity(unittest.TestCase):
         for rank in range(ranks):
             environment = place(rank, ranks, port, LOCKSTEP_BACKEND=backend, OMP_NUM_THREADS=1,
                                 LOCKSTEP_MEMORY_DOMAIN=machines[rank])
-            command = [WORKER, "train", kind, f"{self.folder}/weights.pt", result, replicas]
+            command = [WORKER, "train", kind, f"{self.folder}/weights.pt", result, replicas, STEPS]
             processes.append(RankProcess(self, command, environment))
         for process in processes:
             code, _, errors = process.finish()
