@@ -1,6 +1,9 @@
 """Jobs whose ranks fail in one way each: the others end with one clear line, and nothing is left behind.
 
-usage: faults.py LOCKSTEP   (or faults.py rank FAULT, one rank of such a job)
+usage: faults.py LOCKSTEP [FAULTS...]   (or faults.py rank FAULTS, one rank of such a job)
+
+FAULTS: one, or several joined by '+' that one job survives one after the other: importing PyTorch takes most of its
+time.
 """
 
 import atexit
@@ -42,11 +45,11 @@ def set_flag():
     open(os.environ["FLAG"], "w").close()
 
 
-def run_rank(fault):
+def run_rank(faults):
     other = os.environ.get("OTHER_PYTHON")
     if other and os.environ["RANK"] == "1" and os.path.realpath(sys.executable) != os.path.realpath(other):
         # -E: it does not see PYTHONPATH, by which the first has lockstep_torch.
-        os.execv(other, [other, *(["-E"] if fault == "python_without_package" else []), *sys.argv])
+        os.execv(other, [other, *(["-E"] if faults == "python_without_package" else []), *sys.argv])
     # Before the package's own, so that these run after it.
     at_exit = []
     atexit.register(lambda: [call() for call in at_exit])
@@ -56,18 +59,28 @@ def run_rank(fault):
 
     import lockstep_torch  # noqa: F401
 
-    timeout = timedelta(seconds=2 if "timeout" in fault else 60)
+    timeout = timedelta(seconds=2 if "timeout" in faults else 60)
     tensor = torch.ones(1000)
-    if fault == "group_of_a_thread":
+    if faults == "group_of_a_thread":
         # The thread that makes the group ends; the group goes on.
         maker = threading.Thread(target=lambda: dist.init_process_group("lockstep", timeout=timeout))
         maker.start()
         maker.join()
     else:
         dist.init_process_group("lockstep", timeout=timeout)
-    rank = dist.get_rank()
     dist.all_reduce(tensor)
+    for fault in faults.split("+"):
+        os.environ["FLAG"] = os.path.join(os.environ["FLAGS"], fault)
+        run_fault(fault, dist.get_rank(), at_exit)
 
+
+def run_fault(fault, rank, at_exit):
+    import torch
+    import torch.distributed as dist
+
+    import lockstep_torch
+
+    tensor = torch.ones(1000)
     if fault == "group_of_a_thread":
         for _ in range(100):
             dist.all_reduce(tensor)
@@ -244,7 +257,7 @@ def run_rank(fault):
         work.wait()
         assert received.item() == 1
         dist.all_reduce(tensor)
-        print("done", flush=True)
+        print("parent: done", flush=True)
     elif fault == "loader_workers":
         data = torch.utils.data.TensorDataset(torch.arange(64.0))
         for context in ("fork", "spawn"):
@@ -278,7 +291,7 @@ def run_rank(fault):
             dist.recv(count, 0)
             for _ in range(count.item()):
                 dist.send(torch.zeros(1), 0, tag=2)
-        print("done", flush=True)
+        print("completed among calls", flush=True)
     elif fault == "callback_under_way":
         # wait() returns when the callbacks of the work's future have run; they may ask the work.
         if rank == 0:
@@ -402,13 +415,13 @@ EXPECTED = {
     "interrupt_in_backward": ["KeyboardInterrupt"],
     "signal_handler": ["handled", "done"],
     "waits_for_one_call": ["RuntimeError: wait: called by a signal handler", "KeyboardInterrupt", "received"],
-    "calls_without_pause": ["done"],
+    "calls_without_pause": ["completed among calls"],
     "callback_under_way": ["done"],
     "future_at_exit": ["not complete when the program ended", "reduced at exit"],
     "callback_blocks_at_exit": ["rank 0 ended"],
     "received_after_timeout": ["done"],
     "progress": ["done"],
-    "fork": ["done", "child: forked"],
+    "fork": ["parent: done", "child: forked"],
     "loader_workers": ["done"],
     "group_alive_at_exit": ["done"],
     "from_any_over_hierarchical": ["RuntimeError: recv: the backend hierarchical has no receive from any rank", "done"],
@@ -446,7 +459,7 @@ def make_other_torch(folder):
 def run_command(command, environment, fault):
     job = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if fault == "interrupt_of_job":
-        while not os.path.exists(environment["FLAG"]):
+        while not os.path.exists(os.path.join(environment["FLAGS"], fault)):
             assert job.poll() is None, job.communicate()
             time.sleep(0.01)
         job.send_signal(signal.SIGINT)
@@ -455,8 +468,7 @@ def run_command(command, environment, fault):
 
 
 def run_job(lockstep, fault, folder):
-    flag = f"{folder}/flag"
-    environment = dict(os.environ, FLAG=flag, OMP_NUM_THREADS="1")
+    environment = dict(os.environ, FLAGS=folder, OMP_NUM_THREADS="1")
     if fault.endswith("_over_hierarchical"):
         environment["LOCKSTEP_BACKEND"] = "hierarchical"
     if fault in ("two_pythons", "python_without_package"):
@@ -464,12 +476,12 @@ def run_job(lockstep, fault, folder):
     if fault == "other_torch":
         environment["PYTHONPATH"] = f"{make_other_torch(f'{folder}/other')}:{environment['PYTHONPATH']}"
     command = [lockstep, "run", "--standalone", "--nproc-per-node=2", sys.executable, HERE, "rank", fault]
-    if fault == "small_dev_shm":
+    if "small_dev_shm" in fault:
         # A mount namespace of its own, as a container has; who is not root makes one with a user namespace.
         mount = "mount -t tmpfs -o size=64m tmpfs /dev/shm && exec \"$@\""
         command = ["unshare", "-m" if os.geteuid() == 0 else "-rm", "sh", "-c", mount, "sh", *command]
     returncode, output = run_command(command, environment, fault)
-    for text in EXPECTED[fault]:
+    for text in sum((EXPECTED[one] for one in fault.split("+")), []):
         assert text in output, f"{fault}: the output lacks '{text}':\n{output}"
     assert "Fatal Python error" not in output and "terminate called" not in output, f"{fault}:\n{output}"
     assert (returncode != 0) == (fault in FAILING), f"{fault}: exit code {returncode}:\n{output}"
