@@ -2,10 +2,11 @@
 
     ddp_features.py PATH_OF_FEATURES_WORKER PATH_OF_LOCKSTEP
 
-Jobs of 1 to 4 ranks, ours on gloo and on shm; the cases are in ddp_features_pytorch.py. With one or two
-ranks gradients, parameters and buffers must be PyTorch's bits on every rank, as a sum of two numbers
-has one order; with three or four they may differ by what rounding does in another order. Where we
-differ from PyTorch on purpose, or it refuses, the test says so below.
+Jobs of 2 and 3 ranks (ALL_CASES: 1 to 4), ours on gloo and on shm; the cases are in
+ddp_features_pytorch.py. With one or two ranks gradients, parameters and buffers must be PyTorch's bits
+on every rank, as a sum of two numbers has one order; with three or four they may differ by what
+rounding does in another order. Where we differ from PyTorch on purpose, or it refuses, the test says
+so below.
 """
 
 import functools
@@ -25,10 +26,12 @@ import ddp_features_modules
 import ddp_features_pytorch
 
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "support"))
+from cases import ALL_CASES
 from pytorch_ranks import run_pytorch_ranks
 
 WORKER, LOCKSTEP = sys.argv[1:3]
 BACKENDS = ("gloo", "shm")
+NUMBERS_OF_RANKS = (1, 2, 3, 4) if ALL_CASES else (2, 3)
 # What PyTorch 2.13 refuses or fails in; we do it.
 REFUSED = {
     "no_sync in the first step of a static graph": "INTERNAL ASSERT FAILED",
@@ -102,7 +105,7 @@ class Features(unittest.TestCase):
         ddp_features_modules.write_weights(folder)
         cls.pytorch = {}
         cls.ours = {}
-        for ranks in range(1, 5):
+        for ranks in NUMBERS_OF_RANKS:
             run_pytorch_ranks(ddp_features_pytorch.run_rank, (ranks, folder), ranks)
             cls.pytorch[ranks] = [torch.load(f"{folder}/pytorch.{ranks}.{rank}")
                                   for rank in range(ranks)]
