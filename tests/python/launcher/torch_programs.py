@@ -50,17 +50,27 @@ TRAIN = """
         main()
 """
 
+# How Python was told to run it, without PyTorch, which takes seconds to import.
+STARTED = """
+    import os
+    import sys
+    launched = "TORCHELASTIC_RUN_ID" in os.environ
+    sys.stdout.write(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} launched {launched} "
+                     f"{__name__} of {__package__ or 'no package'} with {sys.argv[1:]}\\n")
+"""
+
 RECORDED = """
     import os
     import sys
     import time
+
+    if os.environ["RANK"] == "0":
+        time.sleep(1000)
     from torch.distributed.elastic.multiprocessing.errors import record
 
     @record
     def main():
-        if os.environ["RANK"] == "1":
-            raise ValueError(f"cannot train on {sys.argv[1]}")
-        time.sleep(1000)
+        raise ValueError(f"cannot train on {sys.argv[1]}")
 
     if __name__ == "__main__":
         main()
@@ -112,20 +122,23 @@ class Programs(unittest.TestCase):
         self.assertEqual(done.returncode, expected, done.stdout + done.stderr)
         return sorted(done.stdout.splitlines()), done.stderr
 
-    EQUAL_RANKS = [f"rank {rank} of 2 launched True equal True" for rank in range(2)]
-
     def test_a_script_with_ddp(self):
         self.write("train.py", TRAIN)
-        self.assertEqual(self.run_job("train.py")[0], self.EQUAL_RANKS)
+        self.assertEqual(self.run_job("train.py")[0],
+                         [f"rank {rank} of 2 launched True equal True" for rank in range(2)])
+
+    def expect_started(self, lines, package):
+        self.assertEqual(lines, [f"rank {rank} of 2 launched True __main__ of {package} with ['a b']"
+                                 for rank in range(2)])
 
     def test_a_module(self):
         self.write("package/__init__.py", "")
-        self.write("package/train.py", TRAIN)
-        self.assertEqual(self.run_job("-m", "package.train")[0], self.EQUAL_RANKS)
+        self.write("package/train.py", STARTED)
+        self.expect_started(self.run_job("-m", "package.train", "a b")[0], "package")
 
     def test_a_script_of_any_name_by_run_path(self):
-        self.write("train", TRAIN)
-        self.assertEqual(self.run_job("--run-path", str(self.folder / "train"))[0], self.EQUAL_RANKS)
+        self.write("train", STARTED)
+        self.expect_started(self.run_job("--run-path", str(self.folder / "train"), "a b")[0], "no package")
 
     def test_the_error_that_record_left_is_in_the_report_and_in_the_log_folder(self):
         self.write("train.py", RECORDED)
