@@ -21,7 +21,7 @@ LiveJobTest.LOCKSTEP, LiveJobTest.WORKER = LOCKSTEP, WORKER
 
 
 class LiveStandby(LiveJobTest):
-    STEPS = 1000  # The ranks make some between the moments at which they are stopped.
+    STEPS = 500  # The ranks make some between the moments at which they are stopped.
 
     def replace_by_standbys(self, job):
         """Kills two ranks of three, one after the other."""
@@ -45,20 +45,20 @@ class LiveStandby(LiveJobTest):
     def test_a_standby_worker_has_a_copy_that_was_made_after_it_started(self):
         """The other rank is killed before it has sent the state."""
         self.need_failpoints()
-        options = {"ranks": 2, "steps": self.STEPS, "arguments": (16, 500)}
+        options = {"ranks": 2, "steps": self.STEPS, "arguments": (16, 200)}
         job = self.start("--standalone", "--max-restarts=10", "--standby=1",
                          environment={"LOCKSTEP_FAILPOINT": "recover.grouped:2:kill:1"}, **options)
         processes = job.wait_for_begin(2)
         standby = self.wait_for_standby(job, processes)
-        self.assertLess(job.last_step(), 499)
-        job.wait_for_step(505)
+        self.assertLess(job.last_step(), 199)
+        job.wait_for_step(205)
         os.kill(processes[0], signal.SIGKILL)
         now = job.wait_for_begin(2)
         self.assertEqual((now[0], now[1] in processes.values()), (standby, False))
         self.assertEqual(job.finish(), [0], job.errors)
         self.expect_failpoints(job, "recover.grouped")
         begins = [int(text.split()[-1]) for _, text in job.said if "begins at" in text]
-        self.assertEqual(begins, [0, 0, 500, 500])
+        self.assertEqual(begins, [0, 0, 200, 200])
         self.assertEqual(job.ends(), self.undisturbed_end(**options))
 
     def worker_whose_starts_fail(self, *numbers):
