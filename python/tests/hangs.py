@@ -56,8 +56,17 @@ class Hangs(unittest.TestCase):
         self.assertRegex(done.stderr, r"lockstep: job failed: rank 1 \(pid \d+\) hangs in .*; rank 0 \(pid \d+\) exited with code 1\n")
         return done.stderr
 
-    def test_the_stack_of_python_comes_first(self):
-        report = self.report("waits")
+    def test_the_stack_of_python_comes_first_and_all_stacks_are_kept_with_the_logs(self):
+        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
+            report = self.report("waits", f"--log-dir={folder}", "--redirects=3")
+            files = re.findall(r"all stacks: (\S+)", report)
+            self.assertEqual(len(files), 2, report)
+            texts = []
+            for file in files:
+                with open(file, encoding="utf-8") as text:
+                    texts.append(text.read())
+        self.assertIn("all_reduce at ", texts[0])  # in torch/distributed
+        self.assertRegex(texts[1], r"\nmain thread in Python:\n(  .*\n)*  wait_in_the_loader at ")
         self.assertRegex(report, r"main thread is in wait threading\.py:\d+, called from wait_in_the_loader hangs\.py:\d+\n"
                          r"lockstep:     main thread in Python:\n"
                          r"lockstep:       wait at .*threading\.py:\d+\n"
@@ -79,18 +88,6 @@ class Hangs(unittest.TestCase):
     def test_the_signal_stays_that_of_the_program(self):
         report = self.report("handles_the_signal")
         self.assertNotIn("in Python:", report)
-
-    def test_all_stacks_are_kept_with_the_logs(self):
-        with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
-            report = self.report("waits", f"--log-dir={folder}", "--redirects=3")
-            files = re.findall(r"all stacks: (\S+)", report)
-            self.assertEqual(len(files), 2, report)
-            texts = []
-            for file in files:
-                with open(file, encoding="utf-8") as text:
-                    texts.append(text.read())
-            self.assertIn("all_reduce at ", texts[0])  # in torch/distributed
-            self.assertRegex(texts[1], r"\nmain thread in Python:\n(  .*\n)*  wait_in_the_loader at ")
 
 
 if __name__ == "__main__":
