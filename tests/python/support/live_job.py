@@ -180,7 +180,12 @@ class LiveJobTest(unittest.TestCase):
     def wait_for_standby(self, job, processes):
         """A standby worker that is ready, beside the ranks' processes, which make no step until it is."""
         with self.stopped(processes):
-            standby, _ = job.wait_for(lambda pid, text: text == "starts" and pid not in processes.values())
+            # It may have started before the ranks began, whose lines have been read.
+            begun = {pid for pid, text in job.said if " begins at " in text}
+            started = [pid for pid, text in job.said if text == "starts" and pid not in begun]
+            standby = next((pid for pid in started if os.path.exists(f"/proc/{pid}")), None)
+            if standby is None:
+                standby, _ = job.wait_for(lambda pid, text: text == "starts" and pid not in processes.values())
             self.wait_until_it_polls(standby)
         return standby
 
