@@ -81,7 +81,7 @@ def events_of(path):
 
 class LiveAccelerator(LiveAcceleratorTest):
     def test_any_rank_may_die(self):
-        self.expect_recoveries([[0], [2], [1], [0]], steps=160)
+        self.expect_recoveries([[0], [2], [1], [0]], steps=120)
 
     def test_two_of_three_at_once(self):
         self.expect_recoveries([[0, 2], [1, 2]], steps=120)
@@ -276,7 +276,7 @@ class LiveAccelerator(LiveAcceleratorTest):
         for process in processes.values():
             os.kill(process, signal.SIGKILL)
         self.assertEqual(job.finish(), [0], job.errors)
-        self.assertEqual(job.ends(), self.undisturbed_end(arguments=("plain",), steps=120))
+        self.assertEqual(job.ends(), self.undisturbed_end(steps=120))
         begins = [int(text.split()[-1]) for _, text in job.said if "begins at" in text]
         self.assertGreaterEqual(begins[3], 20, begins)
 
@@ -288,7 +288,7 @@ class LiveAccelerator(LiveAcceleratorTest):
             for process in processes.values():
                 os.kill(process, signal.SIGKILL)
             self.assertEqual(job.finish(), [0], job.errors)
-            self.assertEqual(job.ends(), self.undisturbed_end(arguments=("plain",), steps=120))
+            self.assertEqual(job.ends(), self.undisturbed_end(steps=120))
             self.expect_audited(folder)
 
     def test_with_a_comm_hook_a_killed_rank_restarts_all_from_the_snapshot(self):
@@ -315,7 +315,7 @@ class LiveAccelerator(LiveAcceleratorTest):
             for process in processes.values():
                 os.kill(process, signal.SIGKILL)
             self.assertEqual(job.finish(), [0], job.errors)
-            self.assertEqual(job.ends(), self.undisturbed_end(arguments=("plain",), steps=120))
+            self.assertEqual(job.ends(), self.undisturbed_end(steps=120))
             last = max(int(text.split()[1]) for pid, text in job.said
                        if text.startswith("step ") and pid in processes.values())
             # Each fourth step is saved; they may have been killed while they wrote.
@@ -336,16 +336,16 @@ class LiveAccelerator(LiveAcceleratorTest):
             for process in processes.values():
                 os.kill(process, signal.SIGKILL)
             self.assertEqual(job.finish(), [0], job.errors)
-            self.assertEqual(job.ends(), self.undisturbed_end(arguments=("plain",), steps=120))
+            self.assertEqual(job.ends(), self.undisturbed_end(steps=120))
             begins = [int(text.split()[-1]) for _, text in job.said if "begins at" in text]
             self.assertIn(begins[3] % 40, (0, 39), begins)
             self.assertGreaterEqual(begins[3], 39, begins)
             self.expect_audited(folder)
 
     def test_more_and_fewer_ranks(self):
-        for kind, steps, first, changes in some((("per_rank", 3000, 2, ((0, 3), (2, 1), (None, 3))),
-                                                 ("per_rank+drop", 3000, 1, ((None, 3), (1, 1))),
-                                                 ("plain", 3000, 2, ((1, 3), (0, 1), (None, 2)))), 3):
+        for kind, steps, first, changes in some((("per_rank", 800, 2, ((0, 3), (2, 1), (None, 3))),
+                                                 ("per_rank+drop", 800, 1, ((None, 3), (1, 1))),
+                                                 ("plain", 800, 2, ((1, 3), (0, 1), (None, 2)))), 3):
             with self.subTest(kind=kind), tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
                 train, test = self.scale_and_kill(kind, steps, first, changes, folder)
                 for loader in (train, test):
@@ -358,7 +358,7 @@ class LiveAccelerator(LiveAcceleratorTest):
                     self.expect_planned(folder, samples=127, batch_of_rank=12, seed=3, drops="drop" in kind)
 
     def test_a_standby_worker_takes_the_rank(self):
-        self.expect_standby_takes_ranks(arguments=("plain",))
+        self.expect_standby_takes_ranks()
 
     def test_an_error_of_the_program_costs_its_rank_alone(self):
         job = self.start(steps=60, environment={"LIVE_WORKER_THROW": "1:30"})

@@ -19,6 +19,8 @@ from launcher_lines import read_lines
 
 DEADLINE_S = 120
 ANY_STEP = 2**62
+# Of ranks that go on while others start, so that they are not at the end before.
+STEPS_PER_S = 50
 
 
 def wait_until_served(port):
@@ -40,6 +42,7 @@ class Job:
         self.said = []
         self.launchers = []
         self.readers = []
+        self.step = 0  # Of the last line of a step that was read.
         self.step_read = tempfile.NamedTemporaryFile(prefix="lockstep_test_")
         self.set_step_read(0)
 
@@ -67,23 +70,38 @@ class Job:
     def wait_for(self, is_it):
         """The next line that is, as (pid, text)."""
         while True:
-            line = self.lines.get(timeout=DEADLINE_S)
-            self.said.append(line)
-            if line[1].startswith("step "):
-                self.set_step_read(int(line[1].split()[1]))
+            line = self.next_line(DEADLINE_S)
+            self.set_step_read(self.step)
             if is_it(*line):
                 return line
+
+    def next_line(self, timeout_s):
+        line = self.lines.get(timeout=timeout_s)
+        self.said.append(line)
+        if line[1].startswith("step "):
+            self.step = int(line[1].split()[1])
+        return line
 
     def wait_for_step(self, step):
         """A line that a step of at least this number is done."""
         return self.wait_for(lambda pid, text: text.startswith("step ") and int(text.split()[1]) >= step)
 
     def wait_for_begin(self, world_size, ranks=None):
-        """The processes that begin with a generation of that size, by rank."""
+        """The processes that begin with a generation of that size, by rank. Meanwhile others make few steps."""
         begun = {}
+        first, begin = self.step, time.monotonic()
         while len(begun) < (ranks or world_size):
-            pid, text = self.wait_for(lambda pid, text: f" of {world_size} begins at " in text)
-            begun[int(text.split()[1])] = pid
+            passed_s = time.monotonic() - begin
+            self.set_step_read(min(self.step, first + int(STEPS_PER_S * passed_s)))
+            try:
+                pid, text = self.next_line(1 / STEPS_PER_S)
+            except queue.Empty:
+                if passed_s > DEADLINE_S:
+                    raise
+                continue
+            if f" of {world_size} begins at " in text:
+                begun[int(text.split()[1])] = pid
+        self.set_step_read(self.step)
         return begun
 
     def wait_for_error(self, text):
@@ -281,7 +299,7 @@ class LiveAcceleratorTest(LiveJobTest):
         return self.expect_audited(folder)
 
     def expect_standby_takes_ranks(self, **options):
-        options = {"steps": 200, **options}
+        options = {"steps": 120, **options}
         job = self.start("--standalone", "--max-restarts=9", "--standby=1", **options)
         processes = job.wait_for_begin(3)
         for victim in (1, 0):
