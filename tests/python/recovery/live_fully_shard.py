@@ -173,7 +173,7 @@ class LiveFullyShard(LiveAcceleratorTest):
             self.assertEqual(job.ends(), self.undisturbed_end(steps=40, ranks=2, arguments=("plain+fully+fused",)))
 
     def test_more_and_fewer_ranks_go_on_from_the_copies(self):
-        job = self.start("--standalone", "--max-restarts=3", steps=1200, arguments=("plain+fully+fused",))
+        job = self.start("--standalone", "--max-restarts=3", steps=600, arguments=("plain+fully+fused",))
         processes = job.wait_for_begin(3)
         for ranks in (2, 4, 1, 3):
             job.wait_for_step(job.last_step() + 10)
@@ -235,7 +235,7 @@ class LiveFullyShardTrainer(LiveAcceleratorTest):
 
     def test_around_the_copy_of_a_step(self):
         # Step 20 ends an epoch; behind 21 the Trainer validates and saves.
-        for ranks, kind, backend, every in ((3, "fused", "shm", 13), (2, "accumulate+fused", "gloo", 14)):
+        for ranks, kind, backend, every in ((3, "fused", "shm", 14), (2, "accumulate+fused", "gloo", 18)):
             cases = [{"failpoints": f"{name}:{count}:kill:{rank}"} for count in (22, 21, 23) for rank in range(ranks)
                      for name in ("shards.marked", "shards.begin", "shards.copied")]
             self.expect_undisturbed(kind, some(cases, every), ranks=ranks, backend=backend)
@@ -252,7 +252,7 @@ class LiveFullyShardTrainer(LiveAcceleratorTest):
     def test_in_collectives_behind_a_step(self):
         # Behind step 6 the Trainer saves.
         cases = [{"failpoints": f"collective.begin:{count}:kill:{count % 3}"} for count in range(265, 299)]
-        self.expect_undisturbed("fused", some(cases, 12))
+        self.expect_undisturbed("fused", some(cases, 17))
 
     def norms_of(self, **environment):
         """The norm of gradients that a job logged, by step."""
@@ -295,7 +295,7 @@ class LiveFullyShardMachines(LiveAcceleratorTest):
                            "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1", "--max-restarts=5",
                            "--nproc-per-node=2", WORKER, str(steps), kind])
 
-    def finished(self, kind, lost="", steps=60):
+    def finished(self, kind, lost="", steps=40):
         """A job of 2 × 2 ranks that has ended well."""
         with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
             job = self.add_job("hierarchical", {"LOCKSTEP_JOB_SECRET": "s" * 32, "ACCELERATOR_WORKER_FOLDER": folder})
@@ -332,7 +332,7 @@ class LiveFullyShardMachines(LiveAcceleratorTest):
                 self.assertEqual(begins[:4], [0] * 4)
                 # The newest behind step 14, and no step behind it.
                 self.assertEqual(len(set(begins[4:])), 1, begins)
-                self.assertIn(begins[4], range(13, 60), begins)
+                self.assertIn(begins[4], range(13, 40), begins)
 
 
 if __name__ == "__main__":
