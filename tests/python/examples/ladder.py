@@ -14,6 +14,7 @@ import unittest
 import torch
 
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "support"))
+from cases import some
 from free_ports import free_port
 from killed_rank import assert_same_bits, run_and_kill
 
@@ -97,14 +98,14 @@ class Ladder(unittest.TestCase):
         self.assert_trained(self.load("checkpoint.pt"), world_size=3, epochs=5)
 
     def test_multigpu_torchrun_resumes(self):
-        for program, gpus in (("multigpu_torchrun", "01"), ("multinode", "01")):
+        for program in some(("multigpu_torchrun", "multinode"), 2):
             with self.subTest(program):
                 lines, _ = self.run_program(launched(2, program, "3", "2"))
                 self.assertEqual(sum("Resuming" in line for line in lines), 0)
                 self.assertEqual(self.load("snapshot.pt")["EPOCHS_RUN"], 3)
                 lines, _ = self.run_program(launched(2, program, "5", "2"))
                 self.assertEqual(lines.count("Resuming training from snapshot at Epoch 3"), 2)
-                for gpu in gpus:
+                for gpu in "01":
                     self.assertIn(f"[GPU{gpu}] Epoch 3 | Batchsize: 32 | Steps: 64", lines)
                 snapshot = self.load("snapshot.pt")
                 self.assertEqual(snapshot["EPOCHS_RUN"], 5)
@@ -140,7 +141,7 @@ class Ladder(unittest.TestCase):
         self.assert_trained(self.load("first/snapshot.pt")["MODEL_STATE"], world_size=2, epochs=2)
 
     def test_a_killed_rank_costs_no_bit(self):
-        for program in ("multigpu_torchrun", "multinode"):
+        for program in some(("multinode", "multigpu_torchrun"), 2):
             with self.subTest(program):
                 self.run_program(launched(2, program, "100", "1"))
                 undisturbed = self.load("snapshot.pt")["MODEL_STATE"]
