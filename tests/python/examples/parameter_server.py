@@ -15,6 +15,7 @@ import time
 import unittest
 
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "support"))
+from cases import some
 from free_ports import free_port
 from killed_rank import run_and_kill_each
 from launch_reports import recoveries
@@ -118,7 +119,7 @@ class ParameterServer(unittest.TestCase):
         self.assertEqual(begins(lines), [0, 0])
 
     def test_a_job_that_is_started_again_goes_on(self):
-        for options in ([], ["--model=ratings"]):
+        for options in some((["--model=ratings"], []), 2):
             with self.subTest(options=options), tempfile.TemporaryDirectory() as folder:
                 end = self.result(*job("--servers=2", *options, steps=90))
                 options = ["--servers=2", f"--directory={folder}", *options]
