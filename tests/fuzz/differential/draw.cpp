@@ -255,9 +255,38 @@ void draw_units(Random& random, int first, int last, std::vector<UnitPlan>& unit
   }
 }
 
+// Some ranks, other ones in each step.
+std::vector<unsigned> draw_ranks(Random& random, const Plan& plan) {
+  const unsigned all = (1U << plan.ranks) - 1;
+  std::vector<unsigned> ranks;
+  for (std::size_t step = 0; step < plan.steps.size(); ++step) {
+    ranks.push_back(static_cast<unsigned>(random.next()) & all);
+  }
+  return ranks;
+}
+
+// A unit within another, and operators with the outer one's parameters that some ranks leave out.
+// One is behind the inner unit: ranks without it come to that first in backward. One is amid it.
+void draw_unit_within_another(Random& random, Plan& plan) {
+  const int last = static_cast<int>(plan.ops.size()) - 1;
+  const UnitPlan outer{.first = random.between(0, 1), .last = random.between(last - 1, last)};
+  plan.units = {outer, {.first = outer.first + 1, .last = outer.last - 1}};
+  draw_units(random, outer.first + 1, outer.last - 1, plan.units);
+  plan.ops[outer.last].left_out = draw_ranks(random, plan);
+  if (outer.last - outer.first < 4) return;
+  OpPlan& amid = plan.ops[random.between(outer.first + 2, outer.last - 2)];
+  amid = plan.ops[outer.last];
+  amid.left_out = draw_ranks(random, plan);
+}
+
 // More than the plan of a single unit has.
 void put_in_units(Random& random, Plan& plan) {
-  draw_units(random, 0, static_cast<int>(plan.ops.size()) - 1, plan.units);
+  // Ranks seldom use units alike in such a plan, so it is seldom kept.
+  if (plan.ops.size() >= 4 && random.chance(80)) {
+    draw_unit_within_another(random, plan);
+  } else {
+    draw_units(random, 0, static_cast<int>(plan.ops.size()) - 1, plan.units);
+  }
   plan.options.reshard_after_forward = random.pick({0, 1, 1, 2});
   for (StepPlan& step : plan.steps) {
     for (PassPlan& pass : step.passes) {

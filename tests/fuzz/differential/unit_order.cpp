@@ -51,35 +51,44 @@ bool needs_values(const Plan& plan, const OpPlan& op, int parameter) {
   }
 }
 
+/// Units that a rank gathers, in an order that is not known here, or one that it gives up.
+struct Change {
+  Units units;
+  bool is_gathered = true;
+
+  bool operator==(const Change&) const = default;
+};
+
 /// What a rank gathers, and what it gives up for it.
 class UnitOrder {
  public:
   explicit UnitOrder(const Plan& plan) : plan_(plan) {}
 
-  void use(const Units& units) {
-    if (units.empty()) return;
-    Units ended;
-    for (const int other : gathered_) {
+  /// Before `units` are used: all that are neither within them nor around them.
+  void give_up_others(const Units& units) {
+    std::erase_if(gathered_, [&](int other) {
       const bool is_kept = std::ranges::any_of(units, [&](int unit) {
         return is_within(plan_, other, unit) || is_within(plan_, unit, other);
       });
-      if (!is_kept) ended.insert(other);
-    }
+      if (!is_kept) changes_.push_back({.units = {other}, .is_gathered = false});
+      return !is_kept;
+    });
+  }
+
+  void gather(const Units& units) {
     Units begun;
     std::ranges::set_difference(units, gathered_, std::inserter(begun, begun.end()));
-    for (const int unit : ended) gathered_.erase(unit);
     gathered_.insert(begun.begin(), begun.end());
-    if (!begun.empty() || !ended.empty()) changes_.emplace_back(std::move(begun), std::move(ended));
+    if (!begun.empty()) changes_.push_back({.units = std::move(begun)});
   }
-  const auto& changes() const { return changes_; }
+
+  const std::vector<Change>& changes() const { return changes_; }
 
  private:
   const Plan& plan_;
   Units gathered_;
-  std::vector<std::pair<Units, Units>> changes_;
+  std::vector<Change> changes_;
 };
-
-using Changes = std::vector<std::pair<Units, Units>>;
 
 /// One rank's pass, which has computed its graph.
 class RankPass {
@@ -93,21 +102,23 @@ class RankPass {
     }
   }
 
-  Changes forward() {
+  std::vector<Change> forward() {
     UnitOrder order(plan_);
     for (const int op : ops_) {
       Units units;
       for (const int parameter : parameters_of(plan_.ops[op])) {
         units.insert(unit_of_parameter(plan_, parameter));
       }
-      order.use(units);
+      if (units.empty()) continue;
+      order.give_up_others(units);
+      order.gather(units);
       used_.insert(units.begin(), units.end());
     }
     return order.changes();
   }
 
   // The last operators first, of the last forward pass first.
-  Changes backward(int forwards) const {
+  std::vector<Change> backward(int forwards) const {
     UnitOrder order(plan_);
     for (int number = forwards; number-- > 0;) {
       for (auto op = ops_.rbegin(); op != ops_.rend(); ++op) {
@@ -116,18 +127,28 @@ class RankPass {
           const bool comes = needs_values(plan_, plan_.ops[*op], parameter) ||
                              (number == 0 && completes_gradient(*op, parameter));
           if (!comes) continue;
-          const int unit = unit_of_parameter(plan_, parameter);
-          for (const int outer : used_) {
-            if (is_within(plan_, unit, outer)) units.insert(outer);
-          }
+          units.insert(unit_of_parameter(plan_, parameter));
         }
-        order.use(units);
+        if (!units.empty()) use_in_backward(order, units);
       }
     }
     return order.changes();
   }
 
  private:
+  // With the units around them, outer ones first.
+  void use_in_backward(UnitOrder& order, const Units& units) const {
+    Units around;
+    for (const int unit : units) {
+      for (const int outer : used_) {
+        if (is_within(plan_, unit, outer)) around.insert(outer);
+      }
+    }
+    order.give_up_others(units);
+    if (units.size() > 1) return order.gather(around);
+    for (const int unit : around) order.gather({unit});
+  }
+
   // Autograd accumulates it when all operators have added to it.
   bool completes_gradient(int op, int parameter) const {
     if (!plan_.parameters[parameter].is_trained) return false;
@@ -172,8 +193,8 @@ bool uses_units_alike(const Plan& plan) {
     for (const PassPlan& pass : plan.steps[step].passes) {
       if (pass.reuses_graph) continue;
       RankPass first(plan, step, pass, 0);
-      const Changes forward = first.forward();
-      const Changes backward = first.backward(pass.forwards);
+      const std::vector<Change> forward = first.forward();
+      const std::vector<Change> backward = first.backward(pass.forwards);
       for (int rank = 1; rank < plan.ranks; ++rank) {
         RankPass other(plan, step, pass, rank);
         if (other.forward() != forward || other.backward(pass.forwards) != backward) return false;
