@@ -51,13 +51,6 @@ void free_memory(const at::Tensor& tensor) {
   storage->set_nbytes(static_cast<std::size_t>(0));
 }
 
-void allocate_memory(const at::Tensor& tensor) {
-  auto* const storage = tensor.storage().unsafeGetStorageImpl();
-  const std::size_t bytes = static_cast<std::size_t>(tensor.numel()) * tensor.element_size();
-  storage->set_data_ptr_noswap(storage->allocator()->allocate(bytes));
-  storage->set_nbytes(bytes);
-}
-
 // The memory of another tensor, which it keeps.
 void show_memory(const at::Tensor& tensor, const at::Tensor& other) {
   auto* const storage = tensor.storage().unsafeGetStorageImpl();
@@ -164,9 +157,9 @@ void FlatParameter::mark_changed() const {
 void FlatParameter::begin_gather() {
   if (common_.defined()) return;
   const c10::NoGradGuard no_grad;
-  sent_ = kept_.defined() ? kept_ : shard_.to(full_.scalar_type());
-  allocate_memory(full_);
-  gathering_ = gather_group().all_gather_into_tensor(full_, sent_,
+  const at::Tensor sent = kept_.defined() ? kept_ : shard_.to(full_.scalar_type());
+  arriving_ = at::empty({layout_.total()}, full_.options());
+  gathering_ = gather_group().all_gather_into_tensor(arriving_, sent,
                                                      {.async_op = true, .name = options_.name});
 }
 
@@ -176,22 +169,19 @@ void FlatParameter::end_gather() {
     show_memory(full_, common_);
     return;
   }
-  gathering_.wait();
-  gathering_ = {};
-  sent_.reset();
+  std::exchange(gathering_, {}).wait();
+  show_memory(full_, std::exchange(arriving_, {}));
   kept_.reset();
 }
 
 void FlatParameter::drop_gather() noexcept {
-  if (common_.defined()) return;
   try {
+    // The optimizer may change what is sent.
     std::exchange(gathering_, {}).wait();
   } catch (const std::exception&) {
-    // The next collective of the group says so. Until then the backend may write to the memory.
-    return;
+    // The next collective of the group says so.
   }
-  sent_.reset();
-  free_memory(full_);
+  arriving_.reset();
 }
 
 void FlatParameter::reshard() {
@@ -216,18 +206,14 @@ bool FlatParameter::gathers_in_background() const {
 void FlatParameter::gather_alone(const at::Tensor& values) {
   if (values.scalar_type() == full_.scalar_type()) return show_memory(full_, values);
   const c10::NoGradGuard no_grad;
-  allocate_memory(full_);
-  full_.narrow(0, 0, values.numel()).copy_(values);
+  const at::Tensor converted = at::empty({layout_.total()}, full_.options());
+  converted.narrow(0, 0, values.numel()).copy_(values);
+  show_memory(full_, converted);
 }
 
 void FlatParameter::drop_pass() noexcept {
-  if (sent_.defined()) {
-    auto* const storage = full_.storage().unsafeGetStorageImpl();
-    lost_gather_ =
-        LostGather{.work = std::exchange(gathering_, {}),
-                   .sent = std::exchange(sent_, {}),
-                   .received = storage->set_data_ptr(at::DataPtr(nullptr, full_.device()))};
-  }
+  gathering_ = {};
+  arriving_.reset();
   free_memory(full_);
   drop_gradients();
   gradient_.reset();
@@ -236,7 +222,6 @@ void FlatParameter::drop_pass() noexcept {
 
 void FlatParameter::reshard_over(const at::Tensor& values) {
   const c10::NoGradGuard no_grad;
-  lost_gather_.reset();
   const ProcessGroup& group = options_.group;
   std::vector<std::int64_t> counts;
   for (const ElementRange& parameter : layout_.parameters) counts.push_back(parameter.size());

@@ -73,7 +73,7 @@ class FlatParameter {
   void end_gather();
   /// In between, any number of times: lets values arrive meanwhile.
   void advance_gather() const { gathering_.is_completed(); }
-  /// In place of end_gather(): waits until nothing is written to the memory, and frees it.
+  /// In place of end_gather(): waits for the values and drops them.
   void drop_gather() noexcept;
   void reshard();
   /// Of a gathered one, before reshard(): keeps this rank's part of the values of reshard_group, so
@@ -150,17 +150,12 @@ class FlatParameter {
   at::Tensor full_;    ///< [total], its storage without memory unless gathered
   at::Tensor kept_;    ///< of keep_part(); undefined: nothing
   Work gathering_;
-  at::Tensor sent_;  ///< while values arrive
+  /// [total], what the backend writes values to. Not full_: the backend keeps the tensors of a
+  /// gather that has failed, to which it may still write, but full_ gets other memory.
+  at::Tensor arriving_;
   std::optional<StorageWatch> watch_;
   at::Tensor gradient_;  ///< [chunk], of this backward pass; undefined: none yet
   std::vector<bool> is_reduced_;
-  /// Of a gather whose group has failed, which may still write to its memory.
-  struct LostGather {
-    Work work;
-    at::Tensor sent;
-    at::DataPtr received;
-  };
-  std::optional<LostGather> lost_gather_;
 };
 
 }  // namespace lockstep::inline internal
