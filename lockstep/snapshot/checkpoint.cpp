@@ -2,9 +2,11 @@
 
 #include <optional>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include <ATen/ops/empty.h>
+#include <c10/util/accumulate.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
@@ -67,12 +69,25 @@ void read_piece(const StoredTensor& tensor, const StoredPiece& stored, const Che
   }
 }
 
+/// Dtype, file, offset, shape and strides: equal for tensors that are one.
+using TensorBytes = std::tuple<c10::ScalarType, std::size_t, std::uint64_t,
+                               std::vector<std::int64_t>, std::vector<std::int64_t>>;
+
+/// Nullopt for a tensor that can be tied to none.
+std::optional<TensorBytes> bytes_of(const StoredTensor& tensor) {
+  if (tensor.pieces.size() != 1 || c10::multiply_integers(tensor.shape) == 0) return std::nullopt;
+  const StoredPiece& piece = tensor.pieces[0];
+  if (!piece.strides) return std::nullopt;
+  return TensorBytes(tensor.dtype, piece.file, piece.offset_bytes, tensor.shape, *piece.strides);
+}
+
 }  // namespace
 
 CheckpointReader::CheckpointReader(std::filesystem::path path,
                                    const CheckpointReaderOptions& options)
     : path_(std::move(path)),
       stored_(std::make_shared<const StoredTensors>(open_checkpoint(path_, options.part))) {
+  std::map<TensorBytes, std::string> first_names;
   for (const StoredTensor& tensor : stored_->tensors) {
     if (!places_.emplace(tensor.name, tensors_.size()).second) {
       // Keys 0 and "0" of a dict, or "a.b" and "b" in "a", are different in Python.
@@ -81,6 +96,10 @@ CheckpointReader::CheckpointReader(std::filesystem::path path,
                               "' by their keys; rename one in Python, and save again"));
     }
     tensors_.push_back({.name = tensor.name, .dtype = tensor.dtype, .shape = tensor.shape});
+    const auto bytes = bytes_of(tensor);
+    if (!bytes) continue;
+    const auto [first, is_new] = first_names.emplace(*bytes, tensor.name);
+    if (!is_new) tensors_.back().tied_to = first->second;
   }
 }
 

@@ -33,7 +33,8 @@ enum class CheckpointFormat {
 
 /// Which tensors of a checkpoint to read.
 enum class CheckpointPart {
-  /// The weights: the dict "model" or "state_dict" if there is one, else every tensor.
+  /// The weights: the dict "model" or "state_dict" if there is one, also in the only training
+  /// state, as in {"app": {"model": …, "optim": …}}; else every tensor.
   kModel,
   /// Every tensor, named by its path: "model.0.weight", "optim.state.0.weight.exp_avg".
   kAll,
@@ -44,6 +45,9 @@ struct CheckpointTensor {
   std::string name;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<std::int64_t> shape = {};
+  /// An earlier tensor with the very bytes of this one, as torch.save and snapshots have tied
+  /// weights; empty: none.
+  std::string tied_to = {};
 };
 
 /// Options of CheckpointReader.
@@ -107,8 +111,10 @@ struct SaveCheckpointOptions {
   std::function<void(std::uint64_t written, std::uint64_t total)> progress = {};
 };
 
-/// Writes a file or directory; it is complete or absent. Formats without a checksum get a file with
-/// one beside them: checksums.xxh3 in a directory, else `<name>.xxh3`; `xxh128sum -c` verifies it.
+/// Writes a file or directory; it is complete or absent. Of tied tensors, which are one in memory,
+/// safetensors get the first alone, as Hugging Face writes them; load_state_dict() ties them.
+/// Formats without a checksum get a file with one beside them: checksums.xxh3 in a directory, else
+/// `<name>.xxh3`; `xxh128sum -c` verifies it.
 /// Errors: UsageError for a tensor that the format cannot hold, and if the path exists; SystemError
 /// (disk full, no permission). The path then holds what it held before.
 void save_checkpoint(const std::filesystem::path& path, const TensorDict& tensors,

@@ -505,6 +505,45 @@ TEST_F(CheckpointTest, KeysThatGiveOneNameAreNamed) {
   EXPECT_NE(message.find("called '0'"), std::string::npos) << message;
 }
 
+// As Hugging Face writes them: programs that read safetensors tie weights themselves.
+TEST_F(CheckpointTest, SafetensorsHaveTiedWeightsOnce) {
+  const at::Tensor words = at::arange(12, at::kFloat).view({4, 3});
+  const TensorDict tied{{"words", words},
+                        {"other", words.clone()},
+                        {"head", words.view({4, 3})},
+                        {"turned", words.t()},
+                        {"rows", words.narrow(0, 0, 2)},
+                        {"none", words.narrow(0, 0, 0)},
+                        {"nothing", words.narrow(0, 0, 0)}};
+  TensorDict once = tied;
+  once.erase(once.begin() + 2);
+  save(path("tied.pt"), tied);
+  const CheckpointReader source(path("tied.pt"));
+  for (const CheckpointTensor& tensor : source.tensors()) {
+    EXPECT_EQ(tensor.tied_to, tensor.name == "head" ? "words" : "") << tensor.name;
+  }
+  for (const Form& form : kForms) {
+    const bool is_safetensors = form.format == CheckpointFormat::kSafetensors ||
+                                form.format == CheckpointFormat::kShardedSafetensors;
+    save_as(form, tied);
+    convert_checkpoint(source, path(concat("of-", form.name)),
+                       {.format = form.format, .shards = form.shards});
+    for (const std::string name : {"", "of-"}) {
+      std::vector<std::string> found;
+      const CheckpointReader reader(path(name + form.name));
+      for (const CheckpointTensor& tensor : reader.tensors()) found.push_back(tensor.name);
+      std::vector<std::string> expected;
+      for (const auto& [tensor_name, tensor] : is_safetensors ? once : tied) {
+        expected.push_back(tensor_name);
+        EXPECT_TRUE(same_bits(reader.read(tensor_name), tensor.contiguous())) << tensor_name;
+      }
+      std::ranges::sort(found);
+      std::ranges::sort(expected);
+      EXPECT_EQ(found, expected) << name << form.name;
+    }
+  }
+}
+
 // Of one number a tensor of any size can be made.
 TEST_F(CheckpointTest, ATensorOfMoreBytesThanItsFileIsRefused) {
   save(path("expanded.pt"), TensorDict{{"a", at::ones({1}).expand({1'000'000})}});

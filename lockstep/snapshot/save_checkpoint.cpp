@@ -15,9 +15,11 @@
 #include "lockstep/snapshot/checkpoint/new_folder.h"
 #include "lockstep/snapshot/checkpoint/safetensors_index.h"
 #include "lockstep/snapshot/checkpoint/stored_tensors.h"
+#include "lockstep/snapshot/checkpoint/tensor_limits.h"
 #include "lockstep/snapshot/internal/archive_writer.h"
 #include "lockstep/snapshot/internal/file_name.h"
 #include "lockstep/snapshot/internal/safetensors_header.h"
+#include "lockstep/snapshot/internal/tensor_memory.h"
 #include "lockstep/snapshot/pickle/pickle_writer.h"
 #include "lockstep/snapshot/pickle/storage_types.h"
 
@@ -295,9 +297,14 @@ void write_extra_file(const std::filesystem::path& path, const std::string& text
   file.commit();
 }
 
-void save_sources(const std::filesystem::path& path, const Sources& sources,
+void save_sources(const std::filesystem::path& path, std::vector<SourceTensor> tensors,
                   const SaveCheckpointOptions& options) {
   check_target(path, options);
+  if (options.format == CheckpointFormat::kSafetensors ||
+      options.format == CheckpointFormat::kShardedSafetensors) {
+    std::erase_if(tensors, [](const auto& source) { return !source.tensor.tied_to.empty(); });
+  }
+  const Sources sources(std::move(tensors), options);
   std::map<std::string, FileDigest> digests;
   if (options.format == CheckpointFormat::kTorchSave) {
     write_torch_save(path, sources);
@@ -334,6 +341,7 @@ void save_sources(const std::filesystem::path& path, const Sources& sources,
 void save_checkpoint(const std::filesystem::path& path, const TensorDict& tensors,
                      const SaveCheckpointOptions& options) {
   std::vector<SourceTensor> sources;
+  std::map<TensorMemory, std::string> first_names;
   for (const auto& [name, tensor] : tensors) {
     if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_quantized()) {
       throw UsageError(
@@ -348,8 +356,12 @@ void save_checkpoint(const std::filesystem::path& path, const TensorDict& tensor
            // Alone in its storage, which is what an archive has.
            return part.resolve_conj().resolve_neg().cpu().contiguous();
          }});
+    const auto memory = memory_of(tensor);
+    if (!memory) continue;
+    const auto [first, is_new] = first_names.emplace(*memory, name);
+    if (!is_new) sources.back().tensor.tied_to = first->second;
   }
-  save_sources(path, Sources(std::move(sources), options), options);
+  save_sources(path, std::move(sources), options);
 }
 
 void convert_checkpoint(const CheckpointReader& source, const std::filesystem::path& target,
@@ -360,7 +372,7 @@ void convert_checkpoint(const CheckpointReader& source, const std::filesystem::p
                          return source.read(tensor.name, box.begin, box.sizes);
                        }});
   }
-  save_sources(target, Sources(std::move(sources), options), options);
+  save_sources(target, std::move(sources), options);
 }
 
 }  // namespace lockstep

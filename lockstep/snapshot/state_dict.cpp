@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,8 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/snapshot/checkpoint.h"
 #include "lockstep/snapshot/internal/tensor_difference.h"
+#include "lockstep/snapshot/internal/tensor_memory.h"
+#include "lockstep/snapshot/internal/weights_value.h"
 #include "lockstep/snapshot/safetensors.h"
 #include "lockstep/snapshot/save.h"
 
@@ -61,6 +64,32 @@ void refuse_differences(const std::vector<TensorDifference>& found, const std::s
                           "with strict off"));
 }
 
+/// What does not fit. Of tied tensors, which are one in memory, a value for one is enough:
+/// safetensors have only that.
+std::vector<TensorDifference> differences(const TensorDict& wanted, const TensorDict& named) {
+  std::vector<TensorDifference> found = tensor_differences(wanted, named);
+  std::set<std::string> missing;
+  for (const auto& [kind, name, text] : found) {
+    if (kind == TensorDifference::Kind::kMissing) missing.insert(name);
+  }
+  if (missing.empty()) return found;
+  std::set<TensorMemory> given;
+  std::set<std::string> tied;
+  for (const auto& [name, tensor] : wanted) {
+    if (const auto memory = memory_of(tensor); memory && !missing.contains(name)) {
+      given.insert(*memory);
+    }
+  }
+  for (const auto& [name, tensor] : wanted) {
+    const auto memory = memory_of(tensor);
+    if (memory && missing.contains(name) && given.contains(*memory)) tied.insert(name);
+  }
+  std::erase_if(found, [&](const TensorDifference& one) {
+    return one.kind == TensorDifference::Kind::kMissing && tied.contains(one.name);
+  });
+  return found;
+}
+
 }  // namespace
 
 TensorDict state_dict(const torch::nn::Module& module) {
@@ -78,14 +107,14 @@ TensorDict without_prefix(TensorDict values, const std::string& prefix) {
 void check_state_dict(const torch::nn::Module& module, const TensorDict& values,
                       const std::string& source) {
   const TensorDict wanted = state_dict(module);
-  refuse_differences(tensor_differences(wanted, named_for(wanted, values)), source);
+  refuse_differences(differences(wanted, named_for(wanted, values)), source);
 }
 
 IncompatibleKeys load_state_dict(torch::nn::Module& module, const TensorDict& values,
                                  const LoadStateDictOptions& options) {
   const TensorDict wanted = state_dict(module);
   const TensorDict named = named_for(wanted, values);
-  const std::vector<TensorDifference> found = tensor_differences(wanted, named);
+  const std::vector<TensorDifference> found = differences(wanted, named);
   if (options.strict) refuse_differences(found, options.source);
   std::map<std::string, const at::Tensor*> given;
   for (const auto& [name, tensor] : named) given.emplace(name, &tensor);
@@ -116,13 +145,7 @@ TensorDict read_state_dict(const std::filesystem::path& path) {
   }
   if (is_safetensors(path)) return read_safetensors(path).tensors;
   const std::string file = path.string();
-  c10::IValue value = load(path);
-  for (const char* key : {"model", "state_dict"}) {
-    if (!value.isGenericDict()) break;
-    const c10::IValue nested = find_value(value, key);
-    if (nested.isGenericDict()) value = nested;
-  }
-  return tensor_dict(value, concat("read ", file));
+  return tensor_dict(weights_value(load(path)), concat("read ", file));
 }
 
 }  // namespace lockstep

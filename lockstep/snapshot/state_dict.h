@@ -40,8 +40,9 @@ struct IncompatibleKeys {
 };
 
 /// Copies the values into the module's parameters and buffers, on any device. All or nothing,
-/// unless strict is false. If all names begin with "module.", as those of Python's
-/// DistributedDataParallel, and the module's do not, the prefix is removed.
+/// unless strict is false. Tied tensors, which are one in memory, need a value for one name. If all
+/// names begin with "module.", as those of Python's DistributedDataParallel, and the module's do
+/// not, the prefix is removed.
 /// Errors: UsageError, if strict, that lists differing names, shapes and dtypes.
 IncompatibleKeys load_state_dict(torch::nn::Module& module, const TensorDict& values,
                                  const LoadStateDictOptions& options = {});
@@ -62,7 +63,8 @@ TensorDict without_prefix(TensorDict values, const std::string& prefix = "module
 
 /// Reads the tensors of a file or directory to the CPU:
 ///
-/// - torch.save(module.state_dict(), path), or of a dict that holds it as "model" or "state_dict"
+/// - torch.save(module.state_dict(), path), or of a dict that holds it as "model" or "state_dict",
+///   also in its only training state, as {"app": {"model": …, "optim": …}}
 /// - a snapshot
 /// - a safetensors file, a directory of sharded safetensors or of torch.distributed.checkpoint
 ///

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/embedding.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/snapshot/internal/small_net.h"
@@ -49,6 +50,32 @@ TEST(StateDict, OfAnotherModelIsRefusedWithTheDifferencesAndChangesNothing) {
   EXPECT_NE(message.find("and 6 more"), std::string::npos) << message;
   EXPECT_EQ(message.find('\n'), std::string::npos);
   EXPECT_TRUE(same_weights(net, before));
+}
+
+TEST(StateDict, ATiedTensorNeedsAValueForOneOfItsNames) {
+  const auto tied_net = [] {
+    torch::nn::Embedding words(4, 3);
+    const auto head = std::make_shared<torch::nn::Module>();
+    head->register_parameter("weight", words->weight);
+    const auto net = std::make_shared<torch::nn::Module>();
+    net->register_module("words", words);
+    net->register_module("head", head);
+    return net;
+  };
+  const TensorDict values = state_dict(*tied_net());
+  ASSERT_EQ(values.size(), 2u);
+  for (const std::size_t given : {0u, 1u}) {
+    const auto net = tied_net();
+    load_state_dict(*net, TensorDict{values[given]});
+    EXPECT_TRUE(same_bits(state_dict(*net)[1 - given].second, values[given].second));
+  }
+  SmallNet apart;
+  TensorDict others = state_dict(*apart);
+  others.pop_back();
+  EXPECT_NE(message_of<UsageError>([&] {
+              load_state_dict(*apart, others);
+            }).find("'second.bias' was not saved"),
+            std::string::npos);
 }
 
 TEST(StateDict, MissingAndForeignNamesAreSaid) {

@@ -5,9 +5,14 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/os/files/readable_file.h"
 #include "lockstep/snapshot/checkpoint.h"
+#include "lockstep/snapshot/checkpoint/tensor_limits.h"
+#include "lockstep/snapshot/internal/archive_writer.h"
 #include "lockstep/snapshot/internal/snapshot_list.h"
 #include "lockstep/snapshot/internal/value_tree.h"
+#include "lockstep/snapshot/internal/weights_value.h"
+#include "lockstep/snapshot/pickle/zip_reader.h"
 #include "lockstep/snapshot/safetensors.h"
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/sharded/snapshot_manifest.h"
@@ -20,6 +25,16 @@ namespace {
 /// As save_snapshot() writes it.
 bool is_snapshot_dict(const c10::IValue& tree) {
   return tree.isGenericDict() && find_value(tree, "lockstep").isGenericDict();
+}
+
+/// Errors: as TensorLimits.
+void check_limits(const c10::IValue& tree, const std::filesystem::path& path) {
+  const ReadableFile file(path);
+  TensorLimits limits({.source = path,
+                       .bytes = file.size_bytes(),
+                       .pickle_bytes = ZipReader(file).record(kPickleRecord).size_bytes});
+  visit_tensors(
+      tree, [&](const std::string& name, const at::Tensor& tensor) { limits.check(name, tensor); });
 }
 
 void refuse_other_directory(const std::filesystem::path& path) {
@@ -53,12 +68,7 @@ TensorDict InspectedSnapshot::tensors() const {
 }
 
 TensorDict InspectedSnapshot::weights() const {
-  c10::IValue value = tree;
-  for (const char* key : {"model", "state_dict"}) {
-    if (!value.isGenericDict()) break;
-    if (const c10::IValue nested = find_value(value, key); nested.isGenericDict()) value = nested;
-  }
-  return without_prefix(tensor_dict(value, concat("read ", path.string())));
+  return without_prefix(tensor_dict(weights_value(tree), concat("read ", path.string())));
 }
 
 InspectedSnapshot read_inspected(const std::filesystem::path& path) {
@@ -82,6 +92,7 @@ InspectedSnapshot read_inspected(const std::filesystem::path& path) {
     found.metadata = std::move(file.metadata);
   } else {
     found.tree = load(path);
+    check_limits(found.tree, path);
     if (!is_snapshot_dict(found.tree)) found.kind = SnapshotKind::kStateDict;
   }
   found.size_bytes = size_on_disk(path);

@@ -87,9 +87,12 @@ SnapshotAnswer show_answer(const std::filesystem::path& path, bool json) {
     const TensorStatistics found = statistics_of(tensor);
     const std::string shape = Json(tensor.sizes().vec()).dump();
     const std::string dtype(dtype_name(tensor.scalar_type()));
-    rows.push_back({name, dtype, shape, std::to_string(tensor.nbytes()), number_text(found.mean),
-                    number_text(found.std), number_text(found.norm),
-                    std::to_string(found.non_finite)});
+    if (!json) {
+      rows.push_back({name, dtype, shape, std::to_string(tensor.nbytes()), number_text(found.mean),
+                      number_text(found.std), number_text(found.norm),
+                      std::to_string(found.non_finite)});
+      continue;
+    }
     tensors.push_back({{"name", name},
                        {"dtype", dtype},
                        {"shape", tensor.sizes().vec()},

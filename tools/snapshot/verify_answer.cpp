@@ -8,7 +8,7 @@
 #include "lockstep/os/files/readable_file.h"
 #include "lockstep/snapshot/checkpoint.h"
 #include "lockstep/snapshot/checkpoint/checksum_list.h"
-#include "lockstep/snapshot/checkpoint/stored_tensors.h"
+#include "lockstep/snapshot/checkpoint/tensor_limits.h"
 #include "lockstep/snapshot/checkpoint/verify_checkpoint.h"
 #include "lockstep/snapshot/internal/checksum.h"
 #include "lockstep/snapshot/internal/saved_file.h"

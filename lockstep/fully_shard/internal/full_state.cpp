@@ -32,6 +32,24 @@ void visit_tensors_of(const torch::nn::Module& module, const std::string& prefix
   }
 }
 
+/// The values, and those of parameters that have one by another of their names alone: safetensors
+/// have tied weights once.
+TensorDict with_tied(const torch::nn::Module& module, TensorDict values) {
+  const std::map<std::string, at::Tensor> given(values.begin(), values.end());
+  std::map<const void*, at::Tensor> by_parameter;
+  for_each_tensor(module, [&](const std::string& name, const at::Tensor& tensor) {
+    const auto value = given.find(name);
+    if (value != given.end()) by_parameter.emplace(tensor.unsafeGetTensorImpl(), value->second);
+  });
+  for_each_tensor(module, [&](const std::string& name, const at::Tensor& tensor) {
+    const auto value = by_parameter.find(tensor.unsafeGetTensorImpl());
+    if (value != by_parameter.end() && !given.contains(name)) {
+      values.emplace_back(name, value->second);
+    }
+  });
+  return values;
+}
+
 }  // namespace
 
 void for_each_tensor(const torch::nn::Module& module,
@@ -129,8 +147,9 @@ std::vector<std::string> state_differences(const torch::nn::Module& module,
 }
 
 void load_full_state(const torch::nn::Module& module, const ShardedUnits& units,
-                     const TensorDict& values) {
+                     const TensorDict& state) {
   const ShardedMembers members(units);
+  const TensorDict values = with_tied(module, state);
   const std::vector<std::string> differences = state_differences(module, members, values);
   if (!differences.empty()) {
     throw UsageError(

@@ -61,9 +61,10 @@ std::string some_differences(const std::vector<std::string>& differences);
 /// Collective. Errors: as Work::wait.
 TensorDict gather_full_state(const torch::nn::Module& module, const ShardedUnits& units, bool keep);
 
-/// Copies this rank's pieces of the values, and what is not sharded. All or nothing.
-/// Errors: UsageError naming what differs in names, shapes or dtypes.
+/// Copies this rank's pieces of the values, and what is not sharded. All or nothing. Tied
+/// parameters need a value for one of their names. Errors: UsageError naming what differs in names,
+/// shapes or dtypes.
 void load_full_state(const torch::nn::Module& module, const ShardedUnits& units,
-                     const TensorDict& values);
+                     const TensorDict& state);
 
 }  // namespace lockstep::inline internal

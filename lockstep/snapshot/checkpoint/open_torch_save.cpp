@@ -8,8 +8,10 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/snapshot/checkpoint/stored_tensors.h"
 #include "lockstep/snapshot/checkpoint/strided_reader.h"
+#include "lockstep/snapshot/checkpoint/tensor_limits.h"
 #include "lockstep/snapshot/internal/saved_file.h"
 #include "lockstep/snapshot/internal/value_tree.h"
+#include "lockstep/snapshot/internal/weights_value.h"
 #include "lockstep/snapshot/pickle/pickle_nodes.h"
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/sharded/snapshot_manifest.h"
@@ -17,45 +19,9 @@
 namespace lockstep::inline internal {
 namespace {
 
-/// The dict of the weights, or the whole tree.
-c10::IValue weights_in(c10::IValue tree) {
-  for (const char* key : {"model", "state_dict"}) {
-    if (!tree.isGenericDict()) break;
-    if (const c10::IValue nested = find_value(tree, key); nested.isGenericDict()) tree = nested;
-  }
-  return tree;
-}
-
-/// What a tensor takes in StoredTensors and CheckpointReader beside its name, which is there three
-/// times, and its dimensions, which are there five times.
-constexpr std::uint64_t kStoredTensorBytes = 512;
-constexpr std::uint64_t kNameBeginBytes = 40;
-
-/// A pickle refers to a long key, and to a tensor of many dimensions, as often as it likes.
-void check_cost(const std::string& name, const at::Tensor& tensor, PickleBudget& budget,
-                const ReadableFile& file) {
-  if (name.size() > kMaxTensorNameBytes) {
-    throw UsageError(concat("read ", file.path().string(), ": the name of tensor '",
-                            name.substr(0, kNameBeginBytes), "…' has ", name.size(),
-                            " bytes, and at most ", kMaxTensorNameBytes,
-                            " are supported; save it by a shorter one"));
-  }
-  const auto dimensions = static_cast<std::uint64_t>(tensor.dim());
-  if (!budget.spend(kStoredTensorBytes + 3 * name.size() + 5 * dimensions * sizeof(std::int64_t))) {
-    throw CorruptFile(concat("read ", file.path().string(), ": at tensor '", name,
-                             "' its names and shapes take too much memory for its size; it is "
-                             "damaged: take another copy"));
-  }
-}
-
 StoredTensor stored_tensor(const std::string& name, const at::Tensor& tensor,
-                           const Outline& outline, std::size_t file, std::uint64_t file_bytes) {
+                           const Outline& outline, std::size_t file) {
   const ZipRecord& record = outline.records.at(tensor.storage().unsafeGetStorageImpl());
-  // A tensor may show one number any number of times.
-  if (tensor.nbytes() > file_bytes) {
-    throw UsageError(concat("tensor '", name, "' has ", tensor.nbytes(),
-                            " bytes, more than its file; save it as a contiguous one"));
-  }
   const auto skipped = static_cast<std::uint64_t>(tensor.storage_offset()) * tensor.element_size();
   StoredPiece piece{.box = whole_box(tensor.sizes().vec()),
                     .file = file,
@@ -74,11 +40,11 @@ StoredTensor stored_tensor(const std::string& name, const at::Tensor& tensor,
 /// Of the last file.
 void add_tensors(const c10::IValue& tree, const Outline& outline, const ReadableFile& file,
                  StoredTensors& stored) {
-  PickleBudget budget(outline.pickle_bytes);
+  TensorLimits limits(
+      {.source = file.path(), .bytes = file.size_bytes(), .pickle_bytes = outline.pickle_bytes});
   visit_tensors(tree, [&](const std::string& name, const at::Tensor& tensor) {
-    check_cost(name, tensor, budget, file);
-    stored.tensors.push_back(
-        stored_tensor(name, tensor, outline, stored.files.size() - 1, file.size_bytes()));
+    limits.check(name, tensor);
+    stored.tensors.push_back(stored_tensor(name, tensor, outline, stored.files.size() - 1));
   });
 }
 
@@ -91,7 +57,7 @@ StoredTensors open_torch_save(const std::filesystem::path& path, CheckpointPart 
   if (outline.tree.isGenericDict() && find_value(outline.tree, "lockstep").isGenericDict()) {
     stored.format = CheckpointFormat::kSnapshot;
   }
-  add_tensors(part == CheckpointPart::kModel ? weights_in(outline.tree) : outline.tree, outline,
+  add_tensors(part == CheckpointPart::kModel ? weights_value(outline.tree) : outline.tree, outline,
               file, stored);
   return stored;
 }

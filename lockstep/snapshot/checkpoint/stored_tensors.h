@@ -73,9 +73,6 @@ StoredTensors open_sharded_snapshot(const std::filesystem::path& folder, Checkpo
 /// Errors: UsageError for several indexes without the usual one.
 std::optional<std::filesystem::path> find_safetensors_index(const std::filesystem::path& folder);
 
-/// Longest name of a tensor: in a file of torch.save it may cost less than its bytes.
-inline constexpr std::size_t kMaxTensorNameBytes = 4096;
-
 inline constexpr const char* kDistributedMetadataName = ".metadata";
 
 }  // namespace lockstep::inline internal

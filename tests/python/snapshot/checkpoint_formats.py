@@ -219,6 +219,8 @@ class Formats(unittest.TestCase):
                 "tensor": {"model": torch.ones(2), "w": torch.zeros(3)},
                 "others": {"net": ones("w"), "ema": {"model": ones("w", "v")}},
                 "two": {"a": {"model": ones("w")}, "b": {"model": ones("w")}},
+                "app": {"app": {"model": ones("w"), "optim": {"state": ones("m")}}, "step": 5},
+                "states": {"app": {"model": ones("w"), "optim": ones("m")}, "rng": {"torch": torch.ones(3)}},
                 "counts": {"model": {"blocks": [ones("w"), ones("w", "b")]}, "lr": 0.5}}.items():
             with self.subTest(name):
                 dcp.save(saved, checkpoint_id=self.path(name))

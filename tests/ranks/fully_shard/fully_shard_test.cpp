@@ -361,9 +361,16 @@ TEST_F(FullyShard, SavesAndLoadsTheWholeState) {
   const auto of_rank_0 = sharded.full_state_dict({.rank0_only = true});
   EXPECT_EQ(of_rank_0.size(), rank_ == 0 ? saved.size() : 0);
 
+  TensorDict tied_once = saved;
+  ASSERT_EQ(tied_once.back().first, "head.weight");
+  tied_once.pop_back();
+  sharded.load_full_state_dict(state_dict(*ShardNet()));
+  sharded.load_full_state_dict(tied_once);
+  EXPECT_TRUE(same_values(sharded.full_state_dict(), saved, true));
+
   TensorDict wrong = saved;
   wrong[0].second = at::zeros({3});
-  wrong.pop_back();
+  wrong.erase(wrong.begin() + 1);
   const std::string message = message_of<UsageError>([&] { sharded.load_full_state_dict(wrong); });
   EXPECT_SAYS(message, wrong[0].first);
   EXPECT_SAYS(message, "is missing");
