@@ -11,6 +11,7 @@
 #include "lockstep/snapshot/checkpoint/verify_checkpoint.h"
 #include "tools/snapshot/inspected_snapshot.h"
 #include "tools/snapshot/progress_line.h"
+#include "tools/snapshot/side_files.h"
 #include "tools/snapshot/snapshot_answers.h"
 
 namespace lockstep::inline internal {
@@ -41,6 +42,36 @@ CheckpointFormat target_format(const ConvertRequest& request) {
   return is_file ? CheckpointFormat::kSafetensors : CheckpointFormat::kShardedSafetensors;
 }
 
+/// Of a folder of weights that becomes one; empty elsewhere.
+SideFiles side_files_of(const CheckpointReader& source, CheckpointFormat target) {
+  const bool is_folder =
+      target == CheckpointFormat::kShardedSafetensors || target == CheckpointFormat::kDistributed;
+  if (!is_folder || !is_checkpoint_folder(source.path())) return {};
+  return read_side_files(source.path());
+}
+
+std::string list_of(const std::vector<std::string>& names) {
+  std::string list;
+  for (const std::string& name : names) list += concat(list.empty() ? "" : ", ", name);
+  return list;
+}
+
+/// What was done with all but the tensors.
+std::string remarks(const CheckpointReader& source, const SideFiles& files, bool writes_tied_once) {
+  std::string text;
+  if (!files.texts.empty()) {
+    std::vector<std::string> names;
+    for (const auto& [name, content] : files.texts) names.push_back(name);
+    text += concat("copied ", list_of(names), "\n");
+  }
+  if (!files.left_out.empty()) text += concat("not copied: ", list_of(files.left_out), "\n");
+  for (const CheckpointTensor& tensor : source.tensors()) {
+    if (!writes_tied_once || tensor.tied_to.empty()) continue;
+    text += concat("left out ", tensor.name, ", which is tied to ", tensor.tied_to, "\n");
+  }
+  return text;
+}
+
 }  // namespace
 
 SnapshotAnswer convert_answer(const ConvertRequest& request) {
@@ -61,6 +92,8 @@ SnapshotAnswer convert_answer(const ConvertRequest& request) {
   }
   for (const auto& [key, value] : source.metadata()) options.metadata[key] = value;
   verify_checkpoint(source, part);
+  const SideFiles side_files = side_files_of(source, options.format);
+  options.extra_files = side_files.texts;
   {
     ProgressLine progress("convert");
     options.progress = [&](std::uint64_t done, std::uint64_t total) {
@@ -68,9 +101,15 @@ SnapshotAnswer convert_answer(const ConvertRequest& request) {
     };
     convert_checkpoint(source, request.target, options);
   }
+  const bool writes_tied_once = options.format == CheckpointFormat::kSafetensors ||
+                                options.format == CheckpointFormat::kShardedSafetensors;
+  const auto written = std::ranges::count_if(source.tensors(), [&](const CheckpointTensor& tensor) {
+    return !writes_tied_once || tensor.tied_to.empty();
+  });
   return {.text = concat("wrote ", request.target.string(), ", ",
-                         count_text(source.tensors().size(), "tensor"), ", ",
-                         size_text(static_cast<double>(size_on_disk(request.target))), "\n")};
+                         count_text(static_cast<std::size_t>(written), "tensor"), ", ",
+                         size_text(static_cast<double>(size_on_disk(request.target))), "\n",
+                         remarks(source, side_files, writes_tied_once))};
 }
 
 }  // namespace lockstep::inline internal

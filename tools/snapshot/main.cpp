@@ -80,7 +80,7 @@ int snapshot_command(const std::vector<std::string>& arguments) {
   CLI::App* const converting = app.add_subcommand(
       "convert",
       "writes the tensors of a snapshot, file or folder in another format, without loading them "
-      "whole");
+      "whole; from folder to folder also config.json and other .json and .txt files");
   converting
       ->add_option("SOURCE", converted.source,
                    "a snapshot, .pt or .safetensors file, or a folder of sharded safetensors or "

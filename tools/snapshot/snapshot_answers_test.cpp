@@ -1,6 +1,7 @@
 #include "tools/snapshot/snapshot_answers.h"
 
 #include <algorithm>
+#include <set>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -11,6 +12,8 @@
 #include "lockstep/os/files/temporary_directory.h"
 #include "lockstep/snapshot/internal/small_net.h"
 #include "lockstep/snapshot/internal/snapshot_testing.h"
+#include "lockstep/snapshot/checkpoint.h"
+#include "lockstep/snapshot/internal/archive_writer.h"
 #include "lockstep/snapshot/safetensors.h"
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/sharded/snapshot_manifest.h"
@@ -277,3 +280,55 @@ TEST_F(SnapshotAnswers, PruneKeepsTheNewestWholeOnes) {
 
 }  // namespace
 }  // namespace lockstep::testing
+TEST_F(SnapshotAnswers, ConvertCopiesTheTextsBesideTheWeightsOfAFolder) {
+  const auto hub = run() / "hub";
+  save_checkpoint(hub, state_dict(*net_), {.extra_files = {{"config.json", "{\"a\": 1}"}}});
+  put_file_bytes(hub / "merges.txt", "a b\n");
+  put_file_bytes(hub / "pytorch_model.bin.index.json", "{}");
+  put_file_bytes(hub / ".hidden.json", "{}");
+  put_file_bytes(hub / "code.py", "");
+  put_file_bytes(hub / "e\x1b[2Jvil.json", "{}");
+  put_file_bytes(run() / "secret.txt", "secret");
+  std::filesystem::create_directory(hub / "folder.json");
+  std::filesystem::create_symlink("merges.txt", hub / "vocab.txt");
+  std::filesystem::create_symlink("../secret.txt", hub / "leak.txt");
+  std::filesystem::create_symlink("nothing", hub / "broken.json");
+  std::filesystem::create_symlink("circle.json", hub / "circle.json");
+  const auto files_of = [](const std::filesystem::path& folder) {
+    std::set<std::string> names;
+    for (const auto& file : std::filesystem::directory_iterator(folder)) {
+      const std::string name = file.path().filename();
+      if (name.ends_with(".json") || name.ends_with(".txt")) names.insert(name);
+    }
+    return names;
+  };
+  const std::string answer =
+      convert_answer({.source = hub, .target = run() / "dcp", .format = "dcp"}).text;
+  EXPECT_NE(answer.find("\ncopied config.json, merges.txt, vocab.txt\n"
+                        "not copied: leak.txt (a link out of the folder)\n"),
+            std::string::npos)
+      << answer;
+  const std::set<std::string> copied{"config.json", "merges.txt", "vocab.txt"};
+  EXPECT_EQ(files_of(run() / "dcp"), copied);
+  EXPECT_EQ(file_bytes(run() / "dcp" / "config.json"), "{\"a\": 1}");
+  EXPECT_EQ(file_bytes(run() / "dcp" / "vocab.txt"), "a b\n");
+  EXPECT_FALSE(std::filesystem::is_symlink(run() / "dcp" / "vocab.txt"));
+
+  convert_answer({.source = run() / "dcp", .target = run() / "back"});
+  EXPECT_TRUE(files_of(run() / "back").contains("config.json"));
+  const std::string one = convert_answer({.source = hub, .target = run() / "one.pt"}).text;
+  EXPECT_EQ(std::ranges::count(one, '\n'), 1) << one;
+  convert_answer({.source = save(1, true), .target = run() / "of-snapshot"});
+  EXPECT_EQ(files_of(run() / "of-snapshot"),
+            (std::set<std::string>{"model.safetensors.index.json"}));
+}
+
+TEST_F(SnapshotAnswers, ConvertSaysWhatIsTied) {
+  const at::Tensor words = at::ones({4, 3});
+  lockstep::save(run() / "tied.pt", TensorDict{{"words", words}, {"head", words}});
+  const std::string answer =
+      convert_answer({.source = run() / "tied.pt", .target = run() / "once"}).text;
+  EXPECT_NE(answer.find(", 1 tensor, "), std::string::npos) << answer;
+  EXPECT_NE(answer.find("\nleft out head, which is tied to words\n"), std::string::npos) << answer;
+}
+
