@@ -113,7 +113,8 @@ int snapshot_command(const std::vector<std::string>& arguments) {
 
   app.footer(
       "lockstep snapshot SUBCOMMAND --help lists the flags of a subcommand.\n\n"
-      "Exit code: 0; 1 if verify finds damage, if diff finds a difference, or if a file cannot be "
+      "Exit code: 0; 1 if verify finds one that is not whole, if diff finds a difference, or if a "
+      "file cannot be "
       "read;\n"
       "2 for a wrong command line.\n\n"
       "Examples:\n"

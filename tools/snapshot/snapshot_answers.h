@@ -17,8 +17,9 @@ struct SnapshotAnswer {
 /// The snapshots of a directory, newest first, as a table or as JSON. Reads no tensors.
 SnapshotAnswer list_answer(const std::filesystem::path& directory, bool json);
 
-/// Whether each is whole, and if not which region of which file is damaged. A directory stands for
-/// all snapshots in it. Also takes weights. Exit code 1 for damage.
+/// Whether each is whole, and if not which region of which file is damaged, or that it is no file
+/// that can be verified. A directory stands for all snapshots in it. Also takes weights. Exit code
+/// 1 if one is not whole.
 SnapshotAnswer verify_answer(const std::vector<std::filesystem::path>& paths, bool json);
 
 /// Metadata, every tensor with its statistics, the optimizer's groups. Also takes weights.

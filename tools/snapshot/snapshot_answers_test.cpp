@@ -6,9 +6,11 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <torch/csrc/jit/api/module.h>
 #include <torch/optim/adam.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/concat.h"
 #include "lockstep/os/files/temporary_directory.h"
 #include "lockstep/snapshot/internal/small_net.h"
 #include "lockstep/snapshot/internal/snapshot_testing.h"
@@ -142,6 +144,58 @@ TEST_F(SnapshotAnswers, VerifyFindsDamageInEveryRegion) {
       EXPECT_EQ(verify_answer({snapshot}, false).exit_code, 0);
     }
   }
+}
+
+TEST_F(SnapshotAnswers, VerifySaysWhatIsNoCheckpointAtAll) {
+  const auto condition = [&](const std::filesystem::path& path) {
+    const SnapshotAnswer answer = verify_answer({path}, true);
+    EXPECT_EQ(answer.exit_code, 1);
+    return json::parse(answer.text)[0];
+  };
+  EXPECT_EQ(condition(run() / "none.pt")["condition"], "absent");
+  EXPECT_EQ(
+      verify_answer({run() / "none.pt"}, false).text,
+      concat("ABSENT   ", (run() / "none.pt").string(), "\n         no such file or directory\n"));
+
+  const auto expect_module = [&](const std::filesystem::path& path, const std::string& words) {
+    const json found = condition(path);
+    EXPECT_EQ(found["condition"], "unknown") << found;
+    const std::string problem = found["problems"][0];
+    EXPECT_EQ(problem.find("a pickled module or other object, not a checkpoint"), 0u) << problem;
+    EXPECT_NE(problem.find(words), std::string::npos) << problem;
+  };
+  const auto script = run() / "script.pt";
+  torch::jit::Module module("Net");
+  module.define("def forward(self, x):\n  return x\n");
+  module.save(script);
+  expect_module(script, "'__torch__.Net'");
+
+  // As torch.save(module) begins.
+  const std::string pickle = std::string("\x80\x02") + "c__main__\nNet\n)\x81.";
+  std::string bytes;
+  ArchiveWriter archive([&](const void* data, std::size_t count) {
+    bytes.append(static_cast<const char*>(data), count);
+  });
+  archive.add(kPickleRecord, pickle.data(), pickle.size());
+  archive.finish();
+  const auto object = run() / "module.pt";
+  put_file_bytes(object, bytes);
+  expect_module(object, "'__main__.Net'");
+  bytes[bytes.find("Net")] = 'J';
+  put_file_bytes(object, bytes);
+  EXPECT_EQ(condition(object)["condition"], "damaged");
+}
+
+TEST_F(SnapshotAnswers, ShowRefusesNamesAndTensorsThatAreLargerThanTheirFile) {
+  const auto path = run() / "large.pt";
+  const auto refusal = [&](const TensorDict& tensors) {
+    lockstep::save(path, tensors);
+    return message_of<UsageError>([&] { show_answer(path, false); });
+  };
+  EXPECT_NE(refusal({{std::string(5000, 'n'), at::ones({1})}}).find("5000 bytes"),
+            std::string::npos);
+  EXPECT_NE(refusal({{"a", at::ones({1}).expand({1 << 20})}}).find("more than its file"),
+            std::string::npos);
 }
 
 TEST_F(SnapshotAnswers, ShowHasTensorsWithStatisticsAndTheOptimizersGroups) {

@@ -1,3 +1,4 @@
+#include <array>
 #include <map>
 #include <system_error>
 
@@ -14,6 +15,7 @@
 #include "lockstep/snapshot/internal/saved_file.h"
 #include "lockstep/snapshot/internal/snapshot_list.h"
 #include "lockstep/snapshot/internal/value_tree.h"
+#include "lockstep/snapshot/pickle/not_a_checkpoint.h"
 #include "lockstep/snapshot/pickle/zip_reader.h"
 #include "lockstep/snapshot/safetensors.h"
 #include "lockstep/snapshot/save.h"
@@ -28,11 +30,30 @@ constexpr std::size_t kNamedTensors = 3;  // of a damaged record
 constexpr const char* kNoCrc =
     "from another program, without a CRC: only the structure was verified";
 
+enum class Condition {
+  kWhole,
+  kDamaged,
+  kAbsent,
+  kUnknown,  ///< of another kind than can be verified
+};
+
 struct Verdict {
   std::filesystem::path path;
+  Condition condition = Condition::kWhole;
   std::vector<std::string> problems = {};  ///< none: it is whole
   std::string note = {};                   ///< limits of the check
 };
+
+const char* condition_name(Condition condition) {
+  constexpr std::array kNames = {"whole", "damaged", "absent", "unknown"};
+  return kNames.at(static_cast<std::size_t>(condition));
+}
+
+/// Of a line of the text, as wide as the others.
+const char* heading(Condition condition) {
+  constexpr std::array kHeadings = {"whole    ", "DAMAGED  ", "ABSENT   ", "UNKNOWN  "};
+  return kHeadings.at(static_cast<std::size_t>(condition));
+}
 
 /// Names of the tensors in each record of the archive, where its pickle can still be read.
 std::map<std::string, std::string> tensors_by_record(const ReadableFile& file) {
@@ -82,6 +103,7 @@ std::vector<std::string> damaged_regions(const ReadableFile& file) {
 }
 
 void add_problem(Verdict& verdict, const Error& error, const std::filesystem::path& archive = {}) {
+  verdict.condition = Condition::kDamaged;
   verdict.problems.emplace_back(error.what());
   if (archive.empty()) return;
   try {
@@ -147,9 +169,19 @@ void verify_directory(Verdict& verdict) {
 Verdict verdict_of(const std::filesystem::path& path) {
   Verdict verdict{.path = path};
   std::error_code unknown;
-  const bool is_directory = std::filesystem::is_directory(path, unknown);
+  const std::filesystem::file_status status = std::filesystem::status(path, unknown);
+  const bool is_directory = std::filesystem::is_directory(status);
+  if (status.type() == std::filesystem::file_type::not_found) {
+    verdict.condition = Condition::kAbsent;
+    verdict.problems.emplace_back("no such file or directory");
+    return verdict;
+  }
   try {
     is_directory ? verify_directory(verdict) : verify_file(verdict);
+  } catch (const NotACheckpoint& error) {
+    verdict.condition = Condition::kUnknown;
+    verdict.problems.push_back(
+        concat("a pickled module or other object, not a checkpoint: ", error.what()));
   } catch (const CorruptFile& error) {
     add_problem(verdict, error, is_directory || is_safetensors(path) ? "" : path);
   } catch (const Error& error) {
@@ -184,14 +216,16 @@ SnapshotAnswer verify_answer(const std::vector<std::filesystem::path>& paths, bo
   for (const std::filesystem::path& named : paths) {
     for (const std::filesystem::path& path : snapshots_at(named)) {
       const Verdict verdict = verdict_of(path);
-      const bool is_whole = verdict.problems.empty();
+      const bool is_whole = verdict.condition == Condition::kWhole;
       if (!is_whole) answer.exit_code = 1;
-      nlohmann::ordered_json object = {{"path", path.string()}, {"whole", is_whole}};
+      nlohmann::ordered_json object = {{"path", path.string()},
+                                       {"whole", is_whole},
+                                       {"condition", condition_name(verdict.condition)}};
       object["problems"] = verdict.problems;
       if (!verdict.note.empty()) object["note"] = verdict.note;
       objects.push_back(object);
       if (json) continue;
-      answer.text += concat(is_whole ? "whole    " : "DAMAGED  ", path.string(),
+      answer.text += concat(heading(verdict.condition), path.string(),
                             verdict.note.empty() ? "" : concat(" (", verdict.note, ")"), "\n");
       for (const std::string& problem : verdict.problems) {
         answer.text += concat("         ", problem, "\n");

@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/snapshot/pickle/not_a_checkpoint.h"
 #include "lockstep/snapshot/pickle/pickle_nodes.h"
 #include "lockstep/snapshot/pickle/pickle_opcodes.h"
 #include "lockstep/snapshot/pickle/storage_types.h"
@@ -406,9 +407,10 @@ class Unpickler {
   }
 
   [[noreturn]] void refuse(const std::string& name) const {
-    throw UsageError(concat("read ", file_, ": it refers to '", name,
-                            "', which is refused: only tensors, numbers, strings, tuples, lists "
-                            "and dicts are read; save a state_dict"));
+    throw NotACheckpoint(
+        concat("read ", file_, ": it refers to '", name,
+               "', which is refused: only tensors, numbers, strings, tuples, lists "
+               "and dicts are read; save a state_dict"));
   }
 
   const std::string_view pickle_;

@@ -24,8 +24,9 @@ using StorageReader = std::function<at::Tensor(const std::string& key, std::uint
 /// often as it is referred to (PickleBudget), half for what is built meanwhile.
 ///
 /// `file`: name of the file, for error messages.
-/// Errors: CorruptFile for bytes that are no such pickle or exceed the limits; UsageError that
-/// names the class, function or dtype that is refused; what `read_storage` throws.
+/// Errors: CorruptFile for bytes that are no such pickle or exceed the limits; NotACheckpoint
+/// that names the class or function that is refused; UsageError for a dtype; what `read_storage`
+/// throws.
 c10::IValue unpickle(std::string_view pickle, const StorageReader& read_storage,
                      const std::string& file);
 

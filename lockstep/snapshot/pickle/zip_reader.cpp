@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include <zlib.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
+#include "lockstep/snapshot/pickle/not_a_checkpoint.h"
 
 namespace lockstep::inline internal {
 namespace {
@@ -32,6 +34,8 @@ constexpr std::uint64_t kMaxCommentBytes = 0xFFFF;
 constexpr std::uint64_t kUsualTailBytes = 256;
 /// A directory entry takes about 100 bytes, and a model of a trillion parameters has some 10^5.
 constexpr std::uint64_t kMaxDirectoryBytes = 256u << 20;
+/// In the names of what torch.jit.save writes.
+constexpr std::string_view kCodeOfModule = "/code/__torch__";
 /// Through which records are verified.
 constexpr std::uint64_t kVerifyBufferBytes = 1u << 20;
 
@@ -197,6 +201,11 @@ ZipRecord ZipReader::read_entry(const std::vector<unsigned char>& directory,
   std::string name(reinterpret_cast<const char*>(directory.data()) + name_begin,
                    name_end - name_begin);
   constexpr std::uint16_t kEncrypted = 1;
+  // Its code is compressed.
+  if (method != 0 && name.find(kCodeOfModule) != std::string::npos) {
+    throw NotACheckpoint(concat("read ", file_.path().string(),
+                                ": it is a TorchScript module; save the module's state_dict"));
+  }
   if (method != 0 || stored_bytes != size_bytes || (flags & kEncrypted) != 0) {
     corrupt(concat("record '", name, "' is compressed or encrypted, which PyTorch's are not"));
   }

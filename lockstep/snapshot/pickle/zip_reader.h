@@ -31,7 +31,7 @@ struct ZipReaderOptions {
 /// Threads: any number may read.
 /// Lifetime: `file` must outlive it.
 /// Errors: CorruptFile for a file that is no such archive, for records that share bytes, and for a
-/// record that fails its CRC; SystemError.
+/// record that fails its CRC; NotACheckpoint for TorchScript; SystemError.
 class ZipReader {
  public:
   explicit ZipReader(const ReadableFile& file, const ZipReaderOptions& options = {});

@@ -62,7 +62,7 @@ class Command(unittest.TestCase):
             self.assertEqual(len(said.splitlines()), 1)
 
     def test_a_second_action_is_a_path(self):
-        self.assertIn("DAMAGED  ls", self.snapshot("verify", self.run_folder, "ls", self.run_folder, code=1))
+        self.assertIn("ABSENT   ls", self.snapshot("verify", self.run_folder, "ls", self.run_folder, code=1))
 
     def test_ls_and_show(self):
         rows = json.loads(self.snapshot("ls", self.run_folder, "--json"))
