@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/snapshot/pickle/storage_types.h"
 #include "tools/snapshot/inspected_snapshot.h"
@@ -17,18 +18,30 @@ std::string describe_shape(const at::Tensor& tensor) {
   return concat(dtype_name(tensor.scalar_type()), tensor.sizes());
 }
 
+/// Seconds that the Trainer took: no two runs take the same.
+bool is_time(const std::string& name) {
+  return name == "values.registered.trainer.seconds";
+}
+
+/// Whether all tensors are compared, or the weights.
+bool compares_all(const std::string& part, const InspectedSnapshot& a, const InspectedSnapshot& b) {
+  if (part.empty()) return a.is_snapshot() && b.is_snapshot();
+  if (part == "all" || part == "model") return part == "all";
+  throw UsageError(concat("snapshot diff: --part='", part, "'; it is one of model, all"));
+}
+
 }  // namespace
 
-SnapshotAnswer diff_answer(const std::filesystem::path& first, const std::filesystem::path& second,
-                           bool json) {
-  const InspectedSnapshot a = read_inspected(first);
-  const InspectedSnapshot b = read_inspected(second);
-  const bool whole = a.is_snapshot() && b.is_snapshot();
+SnapshotAnswer diff_answer(const DiffRequest& request, bool json) {
+  const InspectedSnapshot a = read_inspected(request.first);
+  const InspectedSnapshot b = read_inspected(request.second);
+  const bool whole = compares_all(request.part, a, b);
   const TensorDict ours = whole ? a.tensors() : a.weights();
   const TensorDict theirs = whole ? b.tensors() : b.weights();
   std::map<std::string, at::Tensor> others(theirs.begin(), theirs.end());
   std::vector<std::string> missing;
   std::vector<std::string> reshaped;
+  std::vector<std::string> times;
   std::vector<std::vector<std::string>> rows = {
       {"TENSOR", "MAX ABSOLUTE", "MAX RELATIVE", "NON-FINITE"}};
   nlohmann::ordered_json differing = nlohmann::ordered_json::array();
@@ -41,6 +54,10 @@ SnapshotAnswer diff_answer(const std::filesystem::path& first, const std::filesy
       continue;
     }
     const at::Tensor& other = found.mapped();
+    if (whole && is_time(name)) {
+      times.push_back(name);
+      continue;
+    }
     ++common;
     if (tensor.sizes() != other.sizes()) {
       reshaped.push_back(concat(name, ": ", describe_shape(tensor), ", ", describe_shape(other)));
@@ -73,6 +90,7 @@ SnapshotAnswer diff_answer(const std::filesystem::path& first, const std::filesy
                              {"missing", missing},
                              {"added", added},
                              {"reshaped", reshaped},
+                             {"not_compared", times},
                              {"differing", differing}});
     return answer;
   }
@@ -82,6 +100,9 @@ SnapshotAnswer diff_answer(const std::filesystem::path& first, const std::filesy
   if (rows.size() > 1) answer.text += text_table(rows, 1);
   answer.text += concat(identical, " of ", common, whole ? " tensors" : " weights",
                         " are identical to the bit\n");
+  for (const std::string& name : times) {
+    answer.text += concat("not compared: ", name, ", how long the run took\n");
+  }
   return answer;
 }
 

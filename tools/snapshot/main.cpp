@@ -26,9 +26,9 @@ int snapshot_command(const std::vector<std::string>& arguments) {
       "lockstep snapshot");
   Path directory;
   Path snapshot;
-  Path other;
   std::vector<Path> paths;
   bool is_json = false;
+  DiffRequest compared;
   ExportRequest exported;
   ConvertRequest converted;
   PruneRequest pruned;
@@ -51,10 +51,14 @@ int snapshot_command(const std::vector<std::string>& arguments) {
   add_json(show);
 
   CLI::App* const diff = app.add_subcommand("diff", "compares two, tensor by tensor");
-  diff->add_option("SNAPSHOT", snapshot, "a snapshot, or weights")->required();
-  diff->add_option("OTHER", other,
+  diff->add_option("SNAPSHOT", compared.first, "a snapshot, or weights")->required();
+  diff->add_option("OTHER", compared.second,
                    "the other; if one holds only weights, only weights are compared")
       ->required();
+  diff->add_option("--part", compared.part,
+                   "model: the weights; all: every tensor by its path (default: all of two "
+                   "snapshots, else model)")
+      ->option_text("NAME");
   add_json(diff);
 
   CLI::App* const exporting =
@@ -126,7 +130,7 @@ int snapshot_command(const std::vector<std::string>& arguments) {
   const SnapshotAnswer answer = list->parsed()         ? list_answer(directory, is_json)
                                 : verify->parsed()     ? verify_answer(paths, is_json)
                                 : show->parsed()       ? show_answer(snapshot, is_json)
-                                : diff->parsed()       ? diff_answer(snapshot, other, is_json)
+                                : diff->parsed()       ? diff_answer(compared, is_json)
                                 : exporting->parsed()  ? export_answer(exported)
                                 : converting->parsed() ? convert_answer(converted)
                                                        : prune_answer(pruned);

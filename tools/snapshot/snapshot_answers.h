@@ -25,10 +25,14 @@ SnapshotAnswer verify_answer(const std::vector<std::filesystem::path>& paths, bo
 /// Metadata, every tensor with its statistics, the optimizer's groups. Also takes weights.
 SnapshotAnswer show_answer(const std::filesystem::path& path, bool json);
 
-/// The differences of two, tensor by tensor; of weights and a snapshot those of the weights. Exit
-/// code 1 where there is one.
-SnapshotAnswer diff_answer(const std::filesystem::path& first, const std::filesystem::path& second,
-                           bool json);
+struct DiffRequest {
+  std::filesystem::path first{};
+  std::filesystem::path second{};
+  std::string part = {};  ///< model, all; empty: all of two snapshots, else the weights
+};
+
+/// The differences of two, tensor by tensor. Exit code 1 where there is one. Also takes weights.
+SnapshotAnswer diff_answer(const DiffRequest& request, bool json);
 
 struct ExportRequest {
   std::filesystem::path source{};

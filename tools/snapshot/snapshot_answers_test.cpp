@@ -12,10 +12,10 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/os/files/temporary_directory.h"
-#include "lockstep/snapshot/internal/small_net.h"
-#include "lockstep/snapshot/internal/snapshot_testing.h"
 #include "lockstep/snapshot/checkpoint.h"
 #include "lockstep/snapshot/internal/archive_writer.h"
+#include "lockstep/snapshot/internal/small_net.h"
+#include "lockstep/snapshot/internal/snapshot_testing.h"
 #include "lockstep/snapshot/safetensors.h"
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/sharded/snapshot_manifest.h"
@@ -229,25 +229,49 @@ TEST_F(SnapshotAnswers, DiffSaysWhatDiffersAndHowMuch) {
   const auto same = save(2, true);
   net_->second->bias.data().add_(0.5);
   const auto second = save(3);
-  const SnapshotAnswer answer = diff_answer(first, second, false);
+  const SnapshotAnswer answer = diff_answer({first, second}, false);
   EXPECT_EQ(answer.exit_code, 1);
   EXPECT_NE(answer.text.find("model.second.bias"), std::string::npos) << answer.text;
-  const json found = json::parse(diff_answer(first, second, true).text);
+  const json found = json::parse(diff_answer({first, second}, true).text);
   ASSERT_EQ(found["differing"].size(), 1u);
   EXPECT_NEAR(found["differing"][0]["max_absolute"].get<double>(), 0.5, 1e-6);
   EXPECT_EQ(found["identical"].get<int>() + 1, found["tensors"].get<int>());
-  EXPECT_EQ(diff_answer(first, same, false).exit_code, 0) << diff_answer(first, same, false).text;
+  EXPECT_EQ(diff_answer({first, same}, false).exit_code, 0)
+      << diff_answer({first, same}, false).text;
 
   const auto weights = run() / "weights.safetensors";
   TensorDict others = state_dict(*net_);
   others[0] = {"first.other", at::ones({3})};
   others[1].second = at::ones({3});
   save_safetensors(weights, others);
-  const json partly = json::parse(diff_answer(second, weights, true).text);
+  const json partly = json::parse(diff_answer({second, weights}, true).text);
   EXPECT_EQ(partly["missing"], json::array({"first.weight"}));
   EXPECT_EQ(partly["added"], json::array({"first.other"}));
   EXPECT_EQ(partly["reshaped"].size(), 1u);
   EXPECT_EQ(partly["identical"], 7);
+  EXPECT_EQ(json::parse(diff_answer({first, second, "model"}, true).text)["tensors"], 9);
+  EXPECT_EQ(json::parse(diff_answer({second, weights, "all"}, true).text)["identical"], 0);
+  EXPECT_EQ(message_of<UsageError>([&] {
+              diff_answer({first, second, "ema"}, true);
+            }),
+            "snapshot diff: --part='ema'; it is one of model, all");
+}
+
+TEST_F(SnapshotAnswers, DiffDoesNotCompareHowLongTwoRunsTook) {
+  const auto run_of = [&](std::int64_t step, double samples, double seconds) {
+    c10::impl::GenericDict registered = make_dict();
+    registered.insert_or_assign("trainer",
+                                tensor_dict_value({{"epochs_samples", at::full({2}, samples)},
+                                                   {"seconds", at::full({1}, seconds)}}));
+    c10::impl::GenericDict values = make_dict();
+    values.insert_or_assign("registered", registered);
+    return save(step, false, {.values = values});
+  };
+  const auto one = run_of(1, 20, 1.5);
+  const SnapshotAnswer equal = diff_answer({one, run_of(2, 20, 1.7)}, false);
+  EXPECT_EQ(equal.exit_code, 0) << equal.text;
+  EXPECT_NE(equal.text.find("not compared: values.registered.trainer.seconds"), std::string::npos);
+  EXPECT_EQ(diff_answer({one, run_of(3, 24, 1.5)}, false).exit_code, 1);
 }
 
 TEST_F(SnapshotAnswers, ExportWritesWhatOthersRead) {
@@ -280,6 +304,58 @@ TEST_F(SnapshotAnswers, ExportWritesWhatOthersRead) {
               export_answer({.source = target("m.pt"), .target = target("x.pt"), .part = "ema"});
             }).find("no averaged weights"),
             std::string::npos);
+}
+
+TEST_F(SnapshotAnswers, ConvertCopiesTheTextsBesideTheWeightsOfAFolder) {
+  const auto hub = run() / "hub";
+  save_checkpoint(hub, state_dict(*net_), {.extra_files = {{"config.json", "{\"a\": 1}"}}});
+  put_file_bytes(hub / "merges.txt", "a b\n");
+  put_file_bytes(hub / "pytorch_model.bin.index.json", "{}");
+  put_file_bytes(hub / ".hidden.json", "{}");
+  put_file_bytes(hub / "code.py", "");
+  put_file_bytes(hub / "e\x1b[2Jvil.json", "{}");
+  put_file_bytes(run() / "secret.txt", "secret");
+  std::filesystem::create_directory(hub / "folder.json");
+  std::filesystem::create_symlink("merges.txt", hub / "vocab.txt");
+  std::filesystem::create_symlink("../secret.txt", hub / "leak.txt");
+  std::filesystem::create_symlink("nothing", hub / "broken.json");
+  std::filesystem::create_symlink("circle.json", hub / "circle.json");
+  const auto files_of = [](const std::filesystem::path& folder) {
+    std::set<std::string> names;
+    for (const auto& file : std::filesystem::directory_iterator(folder)) {
+      const std::string name = file.path().filename();
+      if (name.ends_with(".json") || name.ends_with(".txt")) names.insert(name);
+    }
+    return names;
+  };
+  const std::string answer =
+      convert_answer({.source = hub, .target = run() / "dcp", .format = "dcp"}).text;
+  EXPECT_NE(answer.find("\ncopied config.json, merges.txt, vocab.txt\n"
+                        "not copied: leak.txt (a link out of the folder)\n"),
+            std::string::npos)
+      << answer;
+  const std::set<std::string> copied{"config.json", "merges.txt", "vocab.txt"};
+  EXPECT_EQ(files_of(run() / "dcp"), copied);
+  EXPECT_EQ(file_bytes(run() / "dcp" / "config.json"), "{\"a\": 1}");
+  EXPECT_EQ(file_bytes(run() / "dcp" / "vocab.txt"), "a b\n");
+  EXPECT_FALSE(std::filesystem::is_symlink(run() / "dcp" / "vocab.txt"));
+
+  convert_answer({.source = run() / "dcp", .target = run() / "back"});
+  EXPECT_TRUE(files_of(run() / "back").contains("config.json"));
+  const std::string one = convert_answer({.source = hub, .target = run() / "one.pt"}).text;
+  EXPECT_EQ(std::ranges::count(one, '\n'), 1) << one;
+  convert_answer({.source = save(1, true), .target = run() / "of-snapshot"});
+  EXPECT_EQ(files_of(run() / "of-snapshot"),
+            (std::set<std::string>{"model.safetensors.index.json"}));
+}
+
+TEST_F(SnapshotAnswers, ConvertSaysWhatIsTied) {
+  const at::Tensor words = at::ones({4, 3});
+  lockstep::save(run() / "tied.pt", TensorDict{{"words", words}, {"head", words}});
+  const std::string answer =
+      convert_answer({.source = run() / "tied.pt", .target = run() / "once"}).text;
+  EXPECT_NE(answer.find(", 1 tensor, "), std::string::npos) << answer;
+  EXPECT_NE(answer.find("\nleft out head, which is tied to words\n"), std::string::npos) << answer;
 }
 
 TEST_F(SnapshotAnswers, ExportRefusesWhatCannotWork) {
@@ -334,55 +410,3 @@ TEST_F(SnapshotAnswers, PruneKeepsTheNewestWholeOnes) {
 
 }  // namespace
 }  // namespace lockstep::testing
-TEST_F(SnapshotAnswers, ConvertCopiesTheTextsBesideTheWeightsOfAFolder) {
-  const auto hub = run() / "hub";
-  save_checkpoint(hub, state_dict(*net_), {.extra_files = {{"config.json", "{\"a\": 1}"}}});
-  put_file_bytes(hub / "merges.txt", "a b\n");
-  put_file_bytes(hub / "pytorch_model.bin.index.json", "{}");
-  put_file_bytes(hub / ".hidden.json", "{}");
-  put_file_bytes(hub / "code.py", "");
-  put_file_bytes(hub / "e\x1b[2Jvil.json", "{}");
-  put_file_bytes(run() / "secret.txt", "secret");
-  std::filesystem::create_directory(hub / "folder.json");
-  std::filesystem::create_symlink("merges.txt", hub / "vocab.txt");
-  std::filesystem::create_symlink("../secret.txt", hub / "leak.txt");
-  std::filesystem::create_symlink("nothing", hub / "broken.json");
-  std::filesystem::create_symlink("circle.json", hub / "circle.json");
-  const auto files_of = [](const std::filesystem::path& folder) {
-    std::set<std::string> names;
-    for (const auto& file : std::filesystem::directory_iterator(folder)) {
-      const std::string name = file.path().filename();
-      if (name.ends_with(".json") || name.ends_with(".txt")) names.insert(name);
-    }
-    return names;
-  };
-  const std::string answer =
-      convert_answer({.source = hub, .target = run() / "dcp", .format = "dcp"}).text;
-  EXPECT_NE(answer.find("\ncopied config.json, merges.txt, vocab.txt\n"
-                        "not copied: leak.txt (a link out of the folder)\n"),
-            std::string::npos)
-      << answer;
-  const std::set<std::string> copied{"config.json", "merges.txt", "vocab.txt"};
-  EXPECT_EQ(files_of(run() / "dcp"), copied);
-  EXPECT_EQ(file_bytes(run() / "dcp" / "config.json"), "{\"a\": 1}");
-  EXPECT_EQ(file_bytes(run() / "dcp" / "vocab.txt"), "a b\n");
-  EXPECT_FALSE(std::filesystem::is_symlink(run() / "dcp" / "vocab.txt"));
-
-  convert_answer({.source = run() / "dcp", .target = run() / "back"});
-  EXPECT_TRUE(files_of(run() / "back").contains("config.json"));
-  const std::string one = convert_answer({.source = hub, .target = run() / "one.pt"}).text;
-  EXPECT_EQ(std::ranges::count(one, '\n'), 1) << one;
-  convert_answer({.source = save(1, true), .target = run() / "of-snapshot"});
-  EXPECT_EQ(files_of(run() / "of-snapshot"),
-            (std::set<std::string>{"model.safetensors.index.json"}));
-}
-
-TEST_F(SnapshotAnswers, ConvertSaysWhatIsTied) {
-  const at::Tensor words = at::ones({4, 3});
-  lockstep::save(run() / "tied.pt", TensorDict{{"words", words}, {"head", words}});
-  const std::string answer =
-      convert_answer({.source = run() / "tied.pt", .target = run() / "once"}).text;
-  EXPECT_NE(answer.find(", 1 tensor, "), std::string::npos) << answer;
-  EXPECT_NE(answer.find("\nleft out head, which is tied to words\n"), std::string::npos) << answer;
-}
-
