@@ -172,8 +172,8 @@ void SnapshotDirectory::save(const torch::nn::Module& module,
   write_file({options.epoch, options.step}, snapshot_value(snapshot));
 }
 
-void SnapshotDirectory::write_file(const SnapshotName& name, const c10::IValue& value) {
-  write(value, [this, name](const TakenState& state, const std::stop_token&) {
+void SnapshotDirectory::write_file(const SnapshotName& name, c10::IValue value) {
+  write(std::move(value), [this, name](const TakenState& state, const std::stop_token&) {
     make_snapshot_directory(path_);
     save_file(path_ / name.file_name(), state.tree, {}, state.gather);
     failpoint("save.written");
@@ -181,14 +181,16 @@ void SnapshotDirectory::write_file(const SnapshotName& name, const c10::IValue& 
   });
 }
 
-void SnapshotDirectory::write(const c10::IValue& value, const WriteState& action) {
+void SnapshotDirectory::write(c10::IValue value, const WriteState& action) {
   if (!asynchronous_) {
     action({.tree = value}, std::stop_token());
     return;
   }
   writing_->wait();  // The one before, whose memory the copy takes.
-  writing_->start([action, state = copy_->take(writable_value(value))](
-                      const std::stop_token& stop) { action(state, stop); });
+  const c10::IValue writable = writable_value(std::exchange(value, c10::IValue()));
+  writing_->start([action, state = copy_->take(writable)](const std::stop_token& stop) {
+    action(state, stop);
+  });
 }
 
 void SnapshotDirectory::written(const SnapshotName& name) {

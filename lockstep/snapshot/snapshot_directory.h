@@ -171,15 +171,16 @@ class SnapshotDirectory {
   void check_may_save(const SnapshotName& name, const SaveOptions& options);
   /// What all ranks contribute, and the program's values.
   Snapshot begin_snapshot(const std::optional<c10::Device>& device, const SaveOptions& options);
-  void write_file(const SnapshotName& name, const c10::IValue& value);
+  void write_file(const SnapshotName& name, c10::IValue value);
   void save_sharded(Snapshot snapshot, internal::StatePlacement placement,
                     const internal::GatheredState* gathered);
   /// Throws on all ranks if the last asynchronous save failed on any.
   void agree_on_writes();
   /// Writes a state, whose absent tensors it gathers while it writes.
   using WriteState = std::function<void(const internal::TakenState&, const std::stop_token&)>;
-  /// Runs the action here, or in the background on what `value` is now.
-  void write(const c10::IValue& value, const WriteState& action);
+  /// Runs the action here, or in the background on what `value` is now: on a copy of those of its
+  /// tensors that somebody else has, too.
+  void write(c10::IValue value, const WriteState& action);
   void written(const SnapshotName& name);
 
   std::filesystem::path path_;

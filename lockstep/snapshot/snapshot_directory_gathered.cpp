@@ -36,7 +36,7 @@ void SnapshotDirectory::save(GatheredState& state, const SaveOptions& options) {
   c10::IValue value = writes ? snapshot_value(snapshot) : c10::IValue();
   if (asynchronous_) {
     value = with_whole_tensors(value, state);
-    if (writes) write_file(name, value);
+    if (writes) write_file(name, std::move(value));
     return;
   }
   gather_while(state, [&](const GatherWhole& gather) {

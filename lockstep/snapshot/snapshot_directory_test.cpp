@@ -13,7 +13,9 @@
 #include <unistd.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/internal/memory_limit_testing.h"
 #include "lockstep/os/files/temporary_directory.h"
+#include "lockstep/snapshot/internal/gathered_state.h"
 #include "lockstep/snapshot/internal/small_net.h"
 #include "lockstep/snapshot/internal/snapshot_testing.h"
 #include "lockstep/snapshot/save.h"
@@ -264,6 +266,38 @@ TEST_F(SnapshotDirectoryTest, AnAsynchronousSaveHoldsWhatTheStateWasAndTrainingG
   EXPECT_TRUE(same_weights(resumed_run.net, then.net));
   train(resumed_run.net, resumed_run.optimizer, 1);
   EXPECT_TRUE(same_weights(resumed_run.net, run.net));
+}
+
+/// A model of one tensor, which is put together when it is saved.
+class MadeState final : public GatheredState {
+ public:
+  static constexpr std::int64_t kBytes = 64 << 20;
+
+  TensorDict model() const override { return {{"weight", absent_}}; }
+  c10::IValue optimizer() override { return make_dict(); }
+  void gather(const TakeWhole& take) const override {
+    take(absent_, [] { return at::empty({kBytes}, at::kByte); });
+  }
+  void read(const Snapshot&, const std::function<at::Tensor(const at::Tensor&)>&,
+            const std::string&) override {}
+  void take_over() override {}
+
+ private:
+  at::Tensor absent_ = absent_tensor({kBytes}, {1}, at::kByte);
+};
+
+TEST_F(SnapshotDirectoryTest, AnAsynchronousSaveHoldsWhatWasGatheredForItOnce) {
+  const auto save_twice = [&] {
+    SnapshotDirectory directory(path(), {.asynchronous = true});
+    MadeState state;
+    for (const std::int64_t step : {1, 2}) {
+      directory.save(state, {.step = step});
+      directory.wait();
+    }
+  };
+  EXPECT_TRUE(fits_in(MadeState::kBytes * 7 / 4, save_twice));
+  EXPECT_EQ(files(), (std::vector<std::string>{"snapshot-e0000-s00000001.pt",
+                                               "snapshot-e0000-s00000002.pt"}));
 }
 
 TEST_F(SnapshotDirectoryTest, TheEndOfTheObjectFinishesTheWrite) {

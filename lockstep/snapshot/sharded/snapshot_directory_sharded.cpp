@@ -73,7 +73,7 @@ void SnapshotDirectory::save_sharded(Snapshot snapshot, StatePlacement placement
     };
     // What cannot be stored ends it on all ranks before any waits for the others' files.
     run_on_all(group_, "save a snapshot", [&] { writable_value(share); });
-    write(share, write_and_complete);
+    write(std::move(share), write_and_complete);
     return;
   }
   run_on_all(group_, "save a snapshot", [&] {
