@@ -87,9 +87,8 @@ TrainerLoop::TrainerLoop(const TrainerOptions& options,
       timer_(accelerator.options().ddp.step_timer),
       counts_(at::zeros({3}, at::kDouble)),
       sums_of_shards_(at::zeros({kSumsOfShards}, at::kDouble)) {
-  // `lockstep snapshot diff` does not compare what is called seconds.
-  accelerator.register_for_checkpointing(
-      kName, {{"epochs_samples", counts_.narrow(0, 0, 2)}, {"seconds", counts_.narrow(0, 2, 1)}});
+  // `lockstep snapshot diff` does not compare the seconds.
+  accelerator.register_for_checkpointing(kName, {{"epochs_samples_seconds", counts_}});
   if (options.logical_shards == 0) return;
   accelerator.register_state(
       {.name = kSumsName,
