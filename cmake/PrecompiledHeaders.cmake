@@ -28,6 +28,8 @@ set(lockstep_optimization_core ${LOCKSTEP_CORE_FLAGS})
 set(lockstep_optimization_core_tests ${LOCKSTEP_CORE_FLAGS})
 set(lockstep_libraries_torch torch)
 set(lockstep_libraries_torch_tests torch)
+set(lockstep_libraries_core nlohmann_json::nlohmann_json)
+set(lockstep_libraries_core_tests nlohmann_json::nlohmann_json)
 
 # Where libraries are not optimised either, the sets of the tests serve both.
 set(lockstep_sets torch core)

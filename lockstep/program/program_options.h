@@ -41,14 +41,14 @@ struct NumberRange {
 
   /// Finite numbers above 0.
   static NumberRange positive() requires std::floating_point<Number> {
-    return {.least = std::numeric_limits<Number>::min()};
+    return {.least = std::numeric_limits<Number>::denorm_min()};
   }
 
   /// What a value must be: "must be an integer from 1 to 8".
   std::string requirement() const {
     const NumberRange any{};
-    if (least == std::numeric_limits<Number>::min() && most == any.most &&
-        std::floating_point<Number>) {
+    if (std::floating_point<Number> && least == std::numeric_limits<Number>::denorm_min() &&
+        most == any.most) {
       return "must be a positive number";
     }
     if (least != any.least || most != any.most) {

@@ -169,7 +169,8 @@ void FlatParameter::end_gather() {
     show_memory(full_, common_);
     return;
   }
-  std::exchange(gathering_, {}).wait();
+  gathering_.wait();  // A gather that has failed throws each time.
+  gathering_ = {};
   show_memory(full_, std::exchange(arriving_, {}));
   kept_.reset();
 }
@@ -182,6 +183,7 @@ void FlatParameter::drop_gather() noexcept {
     // The next collective of the group says so.
   }
   arriving_.reset();
+  if (!common_.defined()) free_memory(full_);
 }
 
 void FlatParameter::reshard() {

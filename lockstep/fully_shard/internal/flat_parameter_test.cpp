@@ -61,6 +61,7 @@ TEST(FlatParameter, LeavesFailedGathersTheirMemory) {
 
   flat->begin_gather();
   EXPECT_THROW(flat->end_gather(), CommError);
+  EXPECT_THROW(flat->end_gather(), CommError);
   flat->begin_gather();
   flat->drop_gather();
   flat->begin_gather();

@@ -338,7 +338,6 @@ void ShardedUnits::regroup(const ProcessGroup& group, const ValuesOf& values) {
   drop_pass();
   alone_ = {};
   options_.group = group;
-  // Before any of them frees memory to which the old group may write.
   for (const Unit& unit : units_) {
     for (const auto& flat : unit.flats) flat->use_group(group);
   }

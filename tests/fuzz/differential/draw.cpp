@@ -282,7 +282,7 @@ void draw_unit_within_another(Random& random, Plan& plan) {
 // More than the plan of a single unit has.
 void put_in_units(Random& random, Plan& plan) {
   // Ranks seldom use units alike in such a plan, so it is seldom kept.
-  if (plan.ops.size() >= 4 && random.chance(80)) {
+  if (plan.ops.size() >= 5 && random.chance(80)) {
     draw_unit_within_another(random, plan);
   } else {
     draw_units(random, 0, static_cast<int>(plan.ops.size()) - 1, plan.units);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes up programs and what happens to their processes, and compares each job with the same job left alone.
 
-    recovery.py BINARIES --seeds=FIRST:COUNT [--jobs=2]
+    recovery.py BINARIES --seeds=FIRST:COUNT,... [--jobs=2]
     recovery.py BINARIES --seed=N          one, with its output
     recovery.py BINARIES --case=TEXT       one that has failed, with the same faults: a failure prints the text
 
@@ -118,12 +118,11 @@ def has_failpoints(lockstep):
 
 
 def seeds_of(text):
-    """The seeds of FIRST:COUNT."""
-    match = re.fullmatch(r"(\d+):([1-9]\d*)", text)
-    if not match:
-        raise argparse.ArgumentTypeError(f"'{text}': give the first seed and how many, as in 0:20")
-    first, count = map(int, match.groups())
-    return range(first, first + count)
+    """The seeds of FIRST:COUNT,..."""
+    if not re.fullmatch(r"\d+:[1-9]\d*(,\d+:[1-9]\d*)*", text):
+        raise argparse.ArgumentTypeError(f"'{text}': give the first seed and how many, as in 0:20 or 0:20,41:1")
+    ranges = (map(int, part.split(":")) for part in text.split(","))
+    return [seed for first, count in ranges for seed in range(first, first + count)]
 
 
 def seed_of(text):

@@ -71,6 +71,7 @@ ROUNDED = {
 }
 # Compared in ways of their own.
 SPECIAL = ("buffers/on", "ignored", "hooks/per_tensor", "hooks/per_channel", "power/low", "power/batched")
+torch.set_num_threads(1)  # Ranks are forked from here.
 
 
 def lookup(table, name):

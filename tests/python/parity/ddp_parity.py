@@ -31,6 +31,7 @@ from pytorch_ranks import run_pytorch_ranks
 WORKER, LOCKSTEP, DIGITS = sys.argv[1:4]
 STEPS = 100
 OVERFLOWS = (5, 6, 40)  # Steps in which rank 1's loss overflows, in mixed precision.
+torch.set_num_threads(1)  # Ranks are forked from here.
 
 
 class Net(nn.Module):

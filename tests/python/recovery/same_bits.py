@@ -154,7 +154,7 @@ class SameBits(LiveAcceleratorTest):
 
     def test_with_one_copy_when_ranks_are_killed_in_its_update(self):
         self.need_failpoints()
-        for kind, places in (("shards+fused", ("begin", "handed", "prepared", "written", "complete")),
+        for kind, places in (("shards+fused", ("begin", "handed", "written", "complete", "prepared")),
                              ("shards", ("begun", "chunk"))):
             for number, place in some(enumerate(places), 3):
                 # Clipping hands nothing over: each place is passed once in a step.
