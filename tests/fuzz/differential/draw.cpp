@@ -269,7 +269,8 @@ std::vector<unsigned> draw_ranks(Random& random, const Plan& plan) {
 // One is behind the inner unit: ranks without it come to that first in backward. One is amid it.
 void draw_unit_within_another(Random& random, Plan& plan) {
   const int last = static_cast<int>(plan.ops.size()) - 1;
-  const UnitPlan outer{.first = random.between(0, 1), .last = random.between(last - 1, last)};
+  UnitPlan outer{.first = random.between(0, 1), .last = random.between(last - 1, last)};
+  if (outer.last - outer.first < 2) outer.first = 0;  // The inner unit has an operator.
   plan.units = {outer, {.first = outer.first + 1, .last = outer.last - 1}};
   draw_units(random, outer.first + 1, outer.last - 1, plan.units);
   plan.ops[outer.last].left_out = draw_ranks(random, plan);
@@ -282,7 +283,7 @@ void draw_unit_within_another(Random& random, Plan& plan) {
 // More than the plan of a single unit has.
 void put_in_units(Random& random, Plan& plan) {
   // Ranks seldom use units alike in such a plan, so it is seldom kept.
-  if (plan.ops.size() >= 5 && random.chance(80)) {
+  if (plan.ops.size() >= 4 && random.chance(80)) {
     draw_unit_within_another(random, plan);
   } else {
     draw_units(random, 0, static_cast<int>(plan.ops.size()) - 1, plan.units);
