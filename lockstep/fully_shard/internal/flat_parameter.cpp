@@ -158,9 +158,12 @@ void FlatParameter::begin_gather() {
   if (common_.defined()) return;
   const c10::NoGradGuard no_grad;
   const at::Tensor sent = kept_.defined() ? kept_ : shard_.to(full_.scalar_type());
-  arriving_ = at::empty({layout_.total()}, full_.options());
-  gathering_ = gather_group().all_gather_into_tensor(arriving_, sent,
+  // Not full_: the backend keeps the tensors of a gather that has failed, to which it may still
+  // write, but full_ gets other memory.
+  const at::Tensor arriving = at::empty({layout_.total()}, full_.options());
+  gathering_ = gather_group().all_gather_into_tensor(arriving, sent,
                                                      {.async_op = true, .name = options_.name});
+  show_memory(full_, arriving);
 }
 
 void FlatParameter::end_gather() {
@@ -171,7 +174,6 @@ void FlatParameter::end_gather() {
   }
   gathering_.wait();  // A gather that has failed throws each time.
   gathering_ = {};
-  show_memory(full_, std::exchange(arriving_, {}));
   kept_.reset();
 }
 
@@ -182,7 +184,6 @@ void FlatParameter::drop_gather() noexcept {
   } catch (const std::exception&) {
     // The next collective of the group says so.
   }
-  arriving_.reset();
   if (!common_.defined()) free_memory(full_);
 }
 
@@ -215,7 +216,6 @@ void FlatParameter::gather_alone(const at::Tensor& values) {
 
 void FlatParameter::drop_pass() noexcept {
   gathering_ = {};
-  arriving_.reset();
   free_memory(full_);
   drop_gradients();
   gradient_.reset();

@@ -150,9 +150,6 @@ class FlatParameter {
   at::Tensor full_;    ///< [total], its storage without memory unless gathered
   at::Tensor kept_;    ///< of keep_part(); undefined: nothing
   Work gathering_;
-  /// [total], what the backend writes values to. Not full_: the backend keeps the tensors of a
-  /// gather that has failed, to which it may still write, but full_ gets other memory.
-  at::Tensor arriving_;
   std::optional<StorageWatch> watch_;
   at::Tensor gradient_;  ///< [chunk], of this backward pass; undefined: none yet
   std::vector<bool> is_reduced_;
