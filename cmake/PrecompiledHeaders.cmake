@@ -16,10 +16,10 @@ set(lockstep_headers_core_tests ${lockstep_headers_core} <gtest/gtest.h>)
 
 # What g++ wants to be the same where headers are compiled and where they are read: libraries and programs differ in
 # -fPIC, and the targets of GTest define this.
-set(lockstep_flags_torch -fPIC)
-set(lockstep_flags_torch_tests -fPIE -DGTEST_HAS_PTHREAD=1)
-set(lockstep_flags_core -fPIC)
-set(lockstep_flags_core_tests -fPIE -DGTEST_HAS_PTHREAD=1)
+foreach(kind torch core)
+  set(lockstep_flags_${kind} -fPIC)
+  set(lockstep_flags_${kind}_tests -fPIE -DGTEST_HAS_PTHREAD=1)
+endforeach()
 # And the level of optimisation, which the targets set themselves. Headers without debug information do not serve files with.
 if(NOT LOCKSTEP_OPTIMIZATION STREQUAL "-O0")
   set(lockstep_optimization_torch_tests ${LOCKSTEP_UNOPTIMIZED_FLAGS})
