@@ -50,7 +50,7 @@ TRAIN = """
         main()
 """
 
-# How Python was told to run it, without PyTorch, which takes seconds to import.
+# Prints how the interpreter was started. Without PyTorch, whose import takes seconds.
 STARTED = """
     import os
     import sys
