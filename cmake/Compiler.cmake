@@ -36,6 +36,9 @@ if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER AND NOT LOCKSTEP_PRECOMPIL
   set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
 endif()
 
+# g++ collects its memory from 2 GB on, not from 0.3: an eighth of the time of most files, for a fifth more memory.
+add_compile_options("$<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=1000000>")
+
 # Flags for targets of ours; not for users of the package.
 add_library(lockstep_compile_options INTERFACE)
 target_compile_options(lockstep_compile_options INTERFACE
@@ -45,6 +48,9 @@ target_compile_options(lockstep_compile_options INTERFACE
   # g++ 12 reports these inside inlined LibTorch and libstdc++ headers, at -O2, wrongly.
   $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized -Wno-array-bounds -Wno-stringop-overflow
     -Wno-restrict>
+  # Locks (lockstep/base/internal/mutex.h), which only clang checks. It takes names of files that are compiled together
+  # for those of an outer scope.
+  $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety -Wno-shadow>
   # g++ 13 takes a reference that a function returns for one to its temporary arguments.
   $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,13>>:-Wno-dangling-reference>)
 
@@ -55,6 +61,14 @@ if(LOCKSTEP_FAILPOINTS)
 endif()
 
 if(LOCKSTEP_SANITIZE)
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    # As g++ says it to the preprocessor.
+    if(LOCKSTEP_SANITIZE MATCHES "address")
+      add_compile_definitions(__SANITIZE_ADDRESS__)
+    elseif(LOCKSTEP_SANITIZE MATCHES "thread")
+      add_compile_definitions(__SANITIZE_THREAD__)
+    endif()
+  endif()
   add_compile_options(-fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -g1)
   add_link_options(-fsanitize=${LOCKSTEP_SANITIZE})
   if(LOCKSTEP_SANITIZE STREQUAL "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

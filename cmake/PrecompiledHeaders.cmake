@@ -1,65 +1,66 @@
-# With LOCKSTEP_PRECOMPILED_HEADERS, the headers that most files include are read once for each set of flags; they take
-# a quarter of the time of a build from nothing without LibTorch, and most of it with. Files that stand alone without
-# that do so with it.
+# With LOCKSTEP_PRECOMPILED_HEADERS, LibTorch's headers that most files include are read once, which is a quarter of the
+# time that a folder with LibTorch takes. Files that stand alone without that do so with it.
 #
-# lockstep_precompiled_headers(<target> <set>): the set is `torch` or `core`, with the flags of libraries with and without
-# LibTorch, or `torch_tests` or `core_tests`, with the flags of the programs of tests.
-set(lockstep_headers_torch
+# lockstep_precompiled_headers(<target> [UNOPTIMIZED]): UNOPTIMIZED for targets with LOCKSTEP_UNOPTIMIZED_FLAGS.
+set(lockstep_headers
   <ATen/ATen.h> <ATen/core/ivalue.h> <torch/csrc/distributed/c10d/Backend.hpp>
   <torch/csrc/distributed/c10d/Store.hpp> <torch/nn/module.h> <torch/nn/modules/container/sequential.h>
   <torch/nn/modules/linear.h> <torch/optim/adam.h> <torch/optim/sgd.h>)
-set(lockstep_headers_torch_tests ${lockstep_headers_torch} <gtest/gtest.h>)
-set(lockstep_headers_core
-  <algorithm> <chrono> <filesystem> <fstream> <functional> <map> <memory> <optional> <set> <sstream> <string> <vector>
-  <nlohmann/json.hpp>)
-set(lockstep_headers_core_tests ${lockstep_headers_core} <gtest/gtest.h>)
-
-# What g++ wants to be the same where headers are compiled and where they are read: libraries and programs differ in
-# -fPIC, and the targets of GTest define this.
-foreach(kind torch core)
-  set(lockstep_flags_${kind} -fPIC)
-  set(lockstep_flags_${kind}_tests -fPIE -DGTEST_HAS_PTHREAD=1)
-endforeach()
-# And the level of optimisation, which the targets set themselves. Headers without debug information do not serve files with.
-if(NOT LOCKSTEP_OPTIMIZATION STREQUAL "-O0")
-  set(lockstep_optimization_torch_tests ${LOCKSTEP_UNOPTIMIZED_FLAGS})
-endif()
-set(lockstep_optimization_core ${LOCKSTEP_CORE_FLAGS})
-set(lockstep_optimization_core_tests ${LOCKSTEP_CORE_FLAGS})
-set(lockstep_libraries_torch torch)
-set(lockstep_libraries_torch_tests torch)
-set(lockstep_libraries_core nlohmann_json::nlohmann_json)
-set(lockstep_libraries_core_tests nlohmann_json::nlohmann_json)
-
-# Where libraries are not optimised either, the sets of the tests serve both.
-set(lockstep_sets torch core)
-if(LOCKSTEP_BUILD_TESTS)
-  list(APPEND lockstep_sets torch_tests core_tests)
-  if(LOCKSTEP_OPTIMIZATION STREQUAL "-O0")
-    list(REMOVE_ITEM lockstep_sets torch core)
-  endif()
-endif()
 
 if(LOCKSTEP_PRECOMPILED_HEADERS)
-  foreach(set ${lockstep_sets})
-    file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/headers_${set}.cpp" CONTENT "")
-    add_library(lockstep_headers_${set} OBJECT EXCLUDE_FROM_ALL "${PROJECT_BINARY_DIR}/headers_${set}.cpp")
+  set(source "${PROJECT_BINARY_DIR}/lockstep_headers.cpp")
+  file(CONFIGURE OUTPUT "${source}" CONTENT "")
+  add_library(lockstep_headers OBJECT EXCLUDE_FROM_ALL "${source}")
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # An empty file of C, for which the headers are empty, too: in C++ it would take seconds.
-    set_source_files_properties("${PROJECT_BINARY_DIR}/headers_${set}.cpp" PROPERTIES COMPILE_OPTIONS "-x;c;-w")
-    set_target_properties(lockstep_headers_${set} PROPERTIES UNITY_BUILD OFF)
-    target_link_libraries(lockstep_headers_${set} PRIVATE ${lockstep_libraries_${set}} lockstep_compile_options)
-    target_compile_options(lockstep_headers_${set} PRIVATE ${lockstep_optimization_${set}} ${lockstep_flags_${set}})
-    target_precompile_headers(lockstep_headers_${set} PRIVATE ${lockstep_headers_${set}})
+    set_source_files_properties("${source}" PROPERTIES COMPILE_OPTIONS "-x;c;-w")
+  endif()
+  set_target_properties(lockstep_headers PROPERTIES UNITY_BUILD OFF)
+  target_link_libraries(lockstep_headers PRIVATE torch)
+  target_compile_options(lockstep_headers PRIVATE -fPIC)
+  target_precompile_headers(lockstep_headers PRIVATE ${lockstep_headers})
+endif()
+
+# lockstep_macros_of(<level> <variable>): the macros that the compiler defines at this level of optimisation.
+function(lockstep_macros_of level variable)
+  execute_process(COMMAND "${CMAKE_CXX_COMPILER}" ${level} -std=c++20 -dM -E -x c++ /dev/null OUTPUT_VARIABLE macros
+    COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCHALL "[^\n]+" macros "${macros}")
+  set(${variable} ${macros} PARENT_SCOPE)
+endfunction()
+
+# What makes -O0 look like the level of the headers: g++ wants the same macros where headers are compiled and where they
+# are read. __OPTIMIZE__ and __NO_INLINE__, and _FORTIFY_SOURCE where a distribution sets it.
+set(lockstep_macros "")
+if(LOCKSTEP_PRECOMPILED_HEADERS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  lockstep_macros_of("${LOCKSTEP_OPTIMIZATION}" optimized)
+  lockstep_macros_of(-O0 unoptimized)
+  foreach(macro ${optimized})
+    if(NOT macro IN_LIST unoptimized)
+      string(REGEX REPLACE "^#define ([^ ]+) ?" "-D\\1=" macro "${macro}")
+      list(APPEND lockstep_macros "${macro}")
+    endif()
+  endforeach()
+  foreach(macro ${unoptimized})
+    if(NOT macro IN_LIST optimized)
+      string(REGEX REPLACE "^#define ([^ ]+).*" "-U\\1" macro "${macro}")
+      list(APPEND lockstep_macros "${macro}")
+    endif()
   endforeach()
 endif()
 
-function(lockstep_precompiled_headers target set)
+function(lockstep_precompiled_headers target)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "UNOPTIMIZED" "" "")
   if(NOT LOCKSTEP_PRECOMPILED_HEADERS)
     return()
   endif()
-  if(NOT set IN_LIST lockstep_sets)
-    string(APPEND set _tests)
+  if(arg_UNOPTIMIZED AND NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT LOCKSTEP_OPTIMIZATION STREQUAL "-O0")
+    return()  # clang reads headers of the same level only.
   endif()
-  target_precompile_headers(${target} REUSE_FROM lockstep_headers_${set})
-  target_compile_options(${target} PRIVATE ${lockstep_flags_${set}})
+  target_precompile_headers(${target} REUSE_FROM lockstep_headers)
+  # Headers are read where they are compiled for the same kind of code, which differs between libraries and programs.
+  target_compile_options(${target} PRIVATE -fPIC)
+  if(arg_UNOPTIMIZED)
+    target_compile_options(${target} PRIVATE "$<$<CONFIG:Release>:${lockstep_macros}>")
+  endif()
 endfunction()

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <string>
 
 #include <ATen/Parallel.h>
@@ -21,19 +20,11 @@
 #include "lockstep/os/machine/affinity.h"
 #include "lockstep/os/machine/machine.h"
 #include "lockstep/program/run_main.h"
+#include "lockstep/record/internal/machine_description.h"
 #include "tools/bench/bench_options.h"
 
 namespace lockstep::bench {
 namespace {
-
-std::string cpu_model() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    const auto colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "processor without a name";
-}
 
 // One rank a processor while there are enough.
 Cpus pin_ranks(const std::vector<int>& cpus, int rank, int ranks) {
@@ -88,10 +79,11 @@ int run(const std::vector<std::string>& arguments) {
 
   std::vector<Subject> subjects;
   for (const auto& call : calls) subjects.push_back(call->subject());
+  const std::string processor = describe_machine().processor;
   Report report{.ranks = control.ranks(),
                 .cpus = cpus.count,
                 .fresh = options.fresh,
-                .cpu_model = cpu_model(),
+                .cpu_model = processor.empty() ? "processor without a name" : processor,
                 .libtorch = TORCH_VERSION,
                 .baseline = choose_baseline(options.backends)};
   report.rows = make_rows(subjects, measured.samples, report.baseline);

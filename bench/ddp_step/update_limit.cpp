@@ -9,6 +9,7 @@
 #include <ATen/ops/ones.h>
 
 #include "bench/ddp_step/exchange.h"
+#include "bench/memory_traffic.h"
 #include "lockstep/base/error.h"
 #include "lockstep/one_copy/internal/gradient_slots.h"
 #include "lockstep/one_copy/internal/pass_files.h"
@@ -18,31 +19,15 @@ namespace {
 
 constexpr std::int64_t kChunkElements = 16 * 1024;
 
-[[gnu::target_clones("avx512f", "avx2", "default"), gnu::optimize("O3")]] void add_to(
-    float* __restrict sum, const float* __restrict gradient, std::int64_t elements) {
-  for (std::int64_t i = 0; i < elements; ++i) sum[i] += gradient[i];
-}
-
-[[gnu::target_clones("avx512f", "avx2", "default"), gnu::optimize("O3")]] void update(
-    const float* __restrict sum, float* __restrict parameter, float* __restrict first,
-    float* __restrict second, std::int64_t elements) {
-  for (std::int64_t i = 0; i < elements; ++i) {
-    const float g = sum[i];
-    parameter[i] += g;
-    first[i] += g;
-    second[i] += g;
-  }
-}
-
 // The same on all ranks.
 UniqueFd memory_of_all(const ProcessGroup& group) {
   const bool is_first = group.rank() == 0;
   UniqueFd file;
   if (is_first) file = GradientSlots::make_file("limit");
   const int own = file.get();
-  std::vector<UniqueFd> received = pass_files(
-      group, {.receivers = group.world_size() - 1, .is_receiver = !is_first, .files = 1},
-      std::span(&own, is_first ? 1 : 0));
+  std::vector<UniqueFd> received =
+      pass_files(group, {.receivers = group.world_size() - 1, .is_receiver = !is_first, .files = 1},
+                 std::span(&own, is_first ? 1 : 0));
   return is_first ? std::move(file) : std::move(received.at(0));
 }
 
@@ -82,9 +67,9 @@ struct Limit {
       const std::int64_t count = std::min(kChunkElements, elements - begin);
       std::fill_n(sum, count, 0.0F);
       for (const float* const of_rank : gradients) add_to(sum, of_rank + begin, count);
-      update(sum, parameter.mutable_data_ptr<float>() + begin,
-             first.mutable_data_ptr<float>() + begin, second.mutable_data_ptr<float>() + begin,
-             count);
+      touch(parameter.mutable_data_ptr<float>() + begin, sum,
+            first.mutable_data_ptr<float>() + begin, second.mutable_data_ptr<float>() + begin,
+            count);
     }
     group.barrier();
   }

@@ -19,6 +19,7 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include "bench/memory_traffic.h"
 #include "lockstep/base/error.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/program/run_main.h"
@@ -49,19 +50,6 @@ std::function<Step()> steps_of(const Options& options) {
   };
 }
 
-/// The memory traffic alone: reads the gradient, reads and writes the parameter and its states.
-template <int kStates>
-[[gnu::target_clones("avx512f", "avx2", "default"), gnu::optimize("O3")]] void touch(
-    float* __restrict parameter, const float* __restrict gradient, float* __restrict first,
-    float* __restrict second, std::int64_t elements) {
-  for (std::int64_t i = 0; i < elements; ++i) {
-    const float g = gradient[i];
-    parameter[i] += g;
-    first[i] += g;
-    if (kStates > 1) second[i] += g;
-  }
-}
-
 struct LimitBuffers {
   Tensors parameters = make_parameters();
   Tensors first, second;
@@ -76,7 +64,11 @@ void touch_all(const LimitBuffers& buffers) {
     float* const first = buffers.first[i].mutable_data_ptr<float>();
     float* const second = buffers.second[i].mutable_data_ptr<float>();
     at::parallel_for(0, parameter.numel(), 1 << 15, [&](std::int64_t begin, std::int64_t end) {
-      touch<kStates>(p + begin, g + begin, first + begin, second + begin, end - begin);
+      if constexpr (kStates == 1) {
+        touch(p + begin, g + begin, first + begin, end - begin);
+      } else {
+        touch(p + begin, g + begin, first + begin, second + begin, end - begin);
+      }
     });
   }
 }

@@ -13,7 +13,7 @@ namespace lockstep {
 namespace {
 
 // Far more than anything here takes.
-constexpr std::chrono::milliseconds kPatience{20'000};
+constexpr std::chrono::milliseconds kReachPatience{20'000};
 
 // Below the range of ports that the kernel assigns, so that no other test gets it meanwhile.
 std::uint16_t free_port() {
@@ -39,10 +39,10 @@ TEST(Reach, TwoMachinesConnectWhicheverBeginsFirst) {
   const std::uint16_t first = free_port();
   const std::uint16_t second = free_port();
   auto early = std::async(std::launch::async, [&] {
-    return reach(plan_of(0, first, 1, second), Deadline::after(kPatience));
+    return reach(plan_of(0, first, 1, second), Deadline::after(kReachPatience));
   });
-  wait_for_listener("127.0.0.1", first, Deadline::after(kPatience));
-  const ReachReport late = reach(plan_of(1, second, 0, first), Deadline::after(kPatience));
+  wait_for_listener("127.0.0.1", first, Deadline::after(kReachPatience));
+  const ReachReport late = reach(plan_of(1, second, 0, first), Deadline::after(kReachPatience));
   for (const ReachReport& report : {early.get(), late}) {
     EXPECT_EQ(report.listen_trouble, "");
     ASSERT_EQ(report.calls.size(), 1U);
