@@ -10,9 +10,15 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/failpoint.h"
+#include "lockstep/os/process/end_of_process.h"
 
 namespace lockstep::inline internal {
 namespace {
+
+// Of the tools that load LibTorch.
+[[gnu::constructor(101)]] void end_sooner() {
+  end_without_destructors_of_libraries();
+}
 
 // A shell's >&- closes a standard stream. What is opened next would get its number, and what is
 // written to the stream would go there: a socket of the launcher, or a worker's log.

@@ -1,6 +1,6 @@
 # cmake -DSOURCE=<repository> -DWORK=<scratch folder> -DTORCH=<Torch_DIR> -P embedded.cmake
-# Lockstep as a part of a user's project: by FetchContent from a local clone, and by add_subdirectory. Both are
-# configured; the first is built and run, with its own copy of the launcher.
+# Lockstep as a part of a user's project: by FetchContent from a local clone, and by add_subdirectory. Each
+# is built and run, with its own copy of the launcher.
 cmake_minimum_required(VERSION 3.22)
 file(REMOVE_RECURSE "${WORK}")
 file(MAKE_DIRECTORY "${WORK}")
@@ -17,6 +17,8 @@ set(add_FetchContent "include(FetchContent)
 FetchContent_Declare(lockstep GIT_REPOSITORY \"file://${WORK}/clone\" GIT_TAG HEAD)
 FetchContent_MakeAvailable(lockstep)")
 set(add_subdirectory "add_subdirectory(\"${WORK}/clone\" lockstep)")
+set(bin_FetchContent _deps/lockstep-build/bin)
+set(bin_subdirectory lockstep/bin)
 run(git clone --quiet --local "${SOURCE}" "${WORK}/clone")
 foreach(way FetchContent subdirectory)
   file(MAKE_DIRECTORY "${WORK}/${way}")
@@ -29,13 +31,11 @@ target_link_libraries(app lockstep::lockstep)
 ")
   run("${CMAKE_COMMAND}" -S "${WORK}/${way}" -B "${WORK}/${way}/build" -G Ninja "-DTorch_DIR=${TORCH}"
     -DCMAKE_BUILD_TYPE=Release)
-endforeach()
-
-run("${CMAKE_COMMAND}" --build "${WORK}/FetchContent/build" --target app lockstep)
-set(launcher "${WORK}/FetchContent/build/_deps/lockstep-build/bin/lockstep")
-run("${launcher}" run --standalone --nproc-per-node=2 "${WORK}/FetchContent/build/app")
-foreach(rank 0 1)
-  if(NOT output MATCHES "rank ${rank} of 2 has 1024 samples")
-    message(FATAL_ERROR "rank ${rank} is missing in:\n${output}")
-  endif()
+  run("${CMAKE_COMMAND}" --build "${WORK}/${way}/build" --target app lockstep)
+  run("${WORK}/${way}/build/${bin_${way}}/lockstep" run --standalone --nproc-per-node=2 "${WORK}/${way}/build/app")
+  foreach(rank 0 1)
+    if(NOT output MATCHES "rank ${rank} of 2 has 1024 samples")
+      message(FATAL_ERROR "${way}: rank ${rank} is missing in:\n${output}")
+    endif()
+  endforeach()
 endforeach()

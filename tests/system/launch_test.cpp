@@ -16,8 +16,10 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
+using testing::IsSupersetOf;
 using testing::Not;
 using testing::UnorderedElementsAre;
+using testing::UnorderedElementsAreArray;
 
 struct LaunchTest : testing::Test {
   TemporaryDirectory directory{fs::temp_directory_path(), "lockstep_test_"};
@@ -61,6 +63,31 @@ TEST_F(LaunchTest, ArgumentsReachTheProgramUntouched) {
   EXPECT_THAT(lines_of(result.out),
               UnorderedElementsAre("[0][--nproc-per-node=9][][a b][--help][--]",
                                    "[1][--nproc-per-node=9][][a b][--help][--]"));
+}
+
+// Of rank 0, which leaves a fork server: a later worker may have been executed, and ends as any
+// program.
+std::vector<std::string> last_lines_of_rank_0(const std::string& program) {
+  const auto result = run_lockstep({"run", "--standalone", "--nproc-per-node=2", program});
+  EXPECT_EQ(result.status, 0) << result.err;
+  std::vector<std::string> lines;
+  std::istringstream stream(result.out);
+  for (std::string line; std::getline(stream, line);) {
+    if (line.starts_with("0 ")) lines.push_back(line.substr(2));
+  }
+  return lines;
+}
+
+TEST_F(LaunchTest, AtTheEndOfAWorkerItsOwnDestructorsRunButNotThoseOfLibTorch) {
+  std::vector<std::string> own{"end of main", "exit handler", "static object", "end of program",
+                               "another stream"};
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  EXPECT_THAT(last_lines_of_rank_0(LOCKSTEP_END_WORKER), IsSupersetOf(own));
+#else
+  EXPECT_THAT(last_lines_of_rank_0(LOCKSTEP_END_WORKER), UnorderedElementsAreArray(own));
+#endif
+  own.emplace_back("destructor of a library");
+  EXPECT_THAT(last_lines_of_rank_0(LOCKSTEP_END_WORKER_OF_UNKNOWN), UnorderedElementsAreArray(own));
 }
 
 TEST_F(LaunchTest, VariablesAreDefaultsOfFlags) {

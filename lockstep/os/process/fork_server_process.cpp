@@ -16,7 +16,6 @@
 #include <vector>
 
 #include <fcntl.h>
-#include <link.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -26,8 +25,10 @@
 #include "lockstep/base/internal/env.h"
 #include "lockstep/os/files/unique_fd.h"
 #include "lockstep/os/machine/affinity.h"
+#include "lockstep/os/process/end_of_process.h"
 #include "lockstep/os/process/fork_request.h"
 #include "lockstep/os/process/helper_process.h"
+#include "lockstep/os/process/loaded_libraries.h"
 #include "lockstep/os/socket/passed_fd.h"
 
 // What ForkServer::is_in() looks for: kForkServerNote, of type 1, without contents.
@@ -55,56 +56,6 @@ bool has_one_thread() {
   std::error_code error;
   std::filesystem::directory_iterator entries("/proc/self/task", error);
   return !error && std::distance(begin(entries), end(entries)) == 1;
-}
-
-// Of the system, LibTorch or CUDA.
-bool is_known_library(std::string_view path) {
-  constexpr std::array kSystem{"/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/"};
-  constexpr std::array kNames{"libtorch",
-                              "libtorch_cpu",
-                              "libtorch_cuda",
-                              "libtorch_cuda_linalg",
-                              "libtorch_global_deps",
-                              "libc10",
-                              "libc10_cuda",
-                              "libgomp",
-                              "libcaffe2_nvrtc",
-                              "libcudart",
-                              "libcublas",
-                              "libcublasLt",
-                              "libcudnn",
-                              "libcufft",
-                              "libcufile",
-                              "libcurand",
-                              "libcusolver",
-                              "libcusparse",
-                              "libcusparseLt",
-                              "libcupti",
-                              "libnccl",
-                              "libnvToolsExt",
-                              "libnvrtc",
-                              "libnvJitLink",
-                              "libnvshmem_host"};
-  if (path.find('/') == std::string_view::npos) return true;  // The program, and the kernel's own.
-  const std::string_view file = path.substr(path.rfind('/') + 1);
-  // libgomp-98df74fd.so.1.0.0 is that of a wheel.
-  const std::string_view name = file.substr(0, file.find_first_of("-."));
-  return std::ranges::any_of(kSystem, [&](auto folder) { return path.starts_with(folder); }) ||
-         std::ranges::find(kNames, name) != kNames.end();
-}
-
-// What has run before this is libraries' own initialization, and in the workers it has run in the
-// first one's environment. That is as good for libraries of the system and of LibTorch; another may
-// have read its rank.
-bool has_other_libraries() {
-  bool has_other = false;
-  ::dl_iterate_phdr(
-      [](dl_phdr_info* library, std::size_t, void* found) {
-        if (!is_known_library(library->dlpi_name)) *static_cast<bool*>(found) = true;
-        return 0;
-      },
-      &has_other);
-  return has_other;
 }
 
 // OpenMP places threads by the first of these when it is loaded, on the processors of that process.
@@ -302,7 +253,10 @@ void serve(int socket, pid_t launcher, const Shown& shown, const Shown::Texts& o
   const int socket = static_cast<int>(*number);
   const Shown shown{.arguments = place_of(arguments), .environment = place_of(environ)};
   ::unsetenv(kForkServerFd.name);
-  if (has_one_thread() && !has_special_environment() && !has_other_libraries()) {
+  // What has run before this is libraries' own initialization, and in the workers it has run in the
+  // first one's environment. Another library may have read its rank.
+  if (has_one_thread() && !has_special_environment() && has_only_system_libraries()) {
+    end_without_destructors_of_libraries();
     int error = 0;
     Shown::Texts own{.arguments = {shown.arguments.begin(), shown.arguments.end()}};
     ::prctl(PR_GET_NAME, own.name.data());
