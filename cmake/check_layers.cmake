@@ -60,6 +60,12 @@ foreach(file ${files})
         list(APPEND violations "${file}: ${path} is in no folder of cmake/layers.cmake")
       elseif(file MATCHES "^tools/" AND tool AND NOT file MATCHES "^${tool}")
         list(APPEND violations "${file} includes ${path}: tools do not see each other")
+      elseif(folder MATCHES "^lockstep/" AND NOT folder STREQUAL "lockstep/spawn" AND
+          target MATCHES "^(launcher/|diagnose/verdict)")
+        list(APPEND violations "${file} includes ${path}: of the library, only lockstep/spawn starts processes")
+      elseif(folder MATCHES "^(launcher|diagnose)/" AND target MATCHES "^lockstep/" AND
+          NOT target IN_LIST LOCKSTEP_FOLDERS_WITHOUT_TORCH)
+        list(APPEND violations "${file} includes ${path}: the launcher does not load LibTorch")
       elseif(NOT target STREQUAL folder AND NOT layer_of_${target} LESS layer_of_${folder})
         list(APPEND violations "${file} (layer ${layer_of_${folder}}) includes ${path} (layer ${layer_of_${target}})")
       endif()

@@ -25,8 +25,8 @@ class ModuleSymbols {
 
  private:
   std::string path_;
-  backtrace_state* state_ = nullptr;
-  bool has_fixed_address_ = false;
+  [[maybe_unused]] backtrace_state* state_ = nullptr;
+  [[maybe_unused]] bool has_fixed_address_ = false;
 };
 
 /// Demangles a symbol: "std::vector<int>::push_back(int&&)", with the usual short forms of the

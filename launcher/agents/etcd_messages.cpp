@@ -5,7 +5,7 @@
 
 #include "lockstep/base/internal/concat.h"
 
-namespace lockstep::etcd {
+namespace lockstep::inline internal::etcd {
 namespace {
 
 using nlohmann::json;
@@ -155,4 +155,4 @@ std::string refusal_in(std::string_view answer) {
   return text_at(json::parse(answer, nullptr, false), "error");
 }
 
-}  // namespace lockstep::etcd
+}  // namespace lockstep::inline internal::etcd

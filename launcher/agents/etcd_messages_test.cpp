@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lockstep::etcd {
+namespace lockstep::inline internal::etcd {
 namespace {
 
 const Keys kKeys = keys_of("/lockstep", "job");  // in base64 L2xvY2tzdGVwL2pvYi9sZWFkZXI=, …3RhdGU=
@@ -86,4 +86,4 @@ TEST(EtcdMessages, OthersAreNone) {
 }
 
 }  // namespace
-}  // namespace lockstep::etcd
+}  // namespace lockstep::inline internal::etcd

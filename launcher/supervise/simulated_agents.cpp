@@ -305,7 +305,7 @@ void SimulatedJob::carry_out(Machine& machine, const action::ReadSignalFate& rea
   if (process.blocked_since && clock_.now() > *process.blocked_since + seconds(4)) {
     violate("a signal that is blocked for good is not forwarded");
   }
-  notify(machine, happened::SignalFateRead{read.worker, read.signal, fate});
+  notify(machine, happened::SignalFateRead{{read.worker, read.signal}, fate});
 }
 
 void SimulatedJob::carry_out(Machine& machine, const action::ExplainHang& explain) {

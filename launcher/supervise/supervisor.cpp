@@ -311,7 +311,7 @@ void Supervisor::carry_out(const action::SignalAll& signal) {
 
 void Supervisor::carry_out(const action::ReadSignalFate& read) {
   const SignalFate fate = fate_of(processes_.at(read.worker).pid, read.signal);
-  notify(happened::SignalFateRead{read.worker, read.signal, fate});
+  notify(happened::SignalFateRead{{read.worker, read.signal}, fate});
 }
 
 void Supervisor::carry_out(const action::ReportEnd& report) {

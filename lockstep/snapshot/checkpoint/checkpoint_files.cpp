@@ -9,19 +9,21 @@ namespace lockstep::inline internal {
 
 ReadableFile CheckpointFiles::add(const std::filesystem::path& path) {
   ReadableFile file(path);
-  const std::lock_guard lock(open_->mutex);
   files_.push_back({.path = path, .identity = file.identity()});
-  keep_open(files_.size() - 1, file);
+  OpenFiles& open = *open_;
+  const MutexLock lock(open.mutex);
+  keep_open(open, files_.size() - 1, file);
   return file;
 }
 
 ReadableFile CheckpointFiles::open(std::size_t index) const {
-  const std::lock_guard lock(open_->mutex);
+  OpenFiles& open = *open_;
+  const MutexLock lock(open.mutex);
   const auto found =
-      std::ranges::find(open_->files, index, [](const auto& file) { return file.first; });
-  if (found != open_->files.end()) {
-    std::rotate(found, found + 1, open_->files.end());
-    return open_->files.back().second;
+      std::ranges::find(open.files, index, [](const auto& file) { return file.first; });
+  if (found != open.files.end()) {
+    std::rotate(found, found + 1, open.files.end());
+    return open.files.back().second;
   }
   ReadableFile file(files_[index].path);
   if (file.identity() != files_[index].identity) {
@@ -29,13 +31,13 @@ ReadableFile CheckpointFiles::open(std::size_t index) const {
                              ": it was replaced or changed while the checkpoint was read; open the "
                              "checkpoint again"));
   }
-  keep_open(index, file);
+  keep_open(open, index, file);
   return file;
 }
 
-void CheckpointFiles::keep_open(std::size_t index, const ReadableFile& file) const {
-  if (open_->files.size() == kMostOpen) open_->files.erase(open_->files.begin());
-  open_->files.emplace_back(index, file);
+void CheckpointFiles::keep_open(OpenFiles& open, std::size_t index, const ReadableFile& file) {
+  if (open.files.size() == kMostOpen) open.files.erase(open.files.begin());
+  open.files.emplace_back(index, file);
 }
 
 }  // namespace lockstep::inline internal
