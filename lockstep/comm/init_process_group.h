@@ -17,7 +17,8 @@ namespace lockstep {
 
 /// Options of init_process_group. Each field: argument, else environment variable, else default.
 struct InitOptions {
-  /// "shm", "hierarchical", "gloo", "nccl" or "mpi". Empty: LOCKSTEP_BACKEND, else chosen:
+  /// "shm", "hierarchical", "gloo", "nccl" or "mpi": a string as in torch.distributed, so that
+  /// LOCKSTEP_BACKEND and programs' flags can name it. Empty: LOCKSTEP_BACKEND, else chosen:
   /// - nccl if this LibTorch is a CUDA build and the machine has a device for each local rank,
   /// - else shm if all ranks can share memory,
   /// - else hierarchical if some ranks can,

@@ -21,7 +21,8 @@ class SampleLog;
 }
 
 /// Options of DataLoader; names are those of torch.utils.data.DataLoader and
-/// accelerate.Accelerator.
+/// accelerate.Accelerator, and of torch::data::DataLoaderOptions where that has the option
+/// (`workers`).
 struct DataLoaderOptions {
   /// Samples per batch on each rank; with logical_shards in each shard.
   std::int64_t batch_size = 1;

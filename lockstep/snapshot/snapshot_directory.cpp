@@ -82,7 +82,7 @@ SnapshotDirectory::SnapshotDirectory(std::filesystem::path path,
       keep_last_(options.keep_last),
       asynchronous_(options.asynchronous),
       sharded_(options.sharded),
-      share_timeout_(options.shard_timeout),
+      shard_timeout_(options.shard_timeout),
       group_(group_or_default(options.process_group)),
       copy_(std::make_unique<StateCopy>()),
       writing_(std::make_unique<BackgroundTask>("save a snapshot in the background")) {

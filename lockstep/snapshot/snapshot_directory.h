@@ -187,7 +187,7 @@ class SnapshotDirectory {
   int keep_last_;
   bool asynchronous_;
   bool sharded_;
-  std::chrono::milliseconds share_timeout_;
+  std::chrono::milliseconds shard_timeout_;
   ProcessGroup group_;
   std::shared_ptr<DirectoryLock> lock_;  ///< of rank 0
   bool is_claimed_ = false;

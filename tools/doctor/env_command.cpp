@@ -7,6 +7,7 @@
 #include "launcher/command_line/program_beside.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/base/internal/env.h"
+#include "lockstep/record/internal/machine_description.h"
 #include "tools/commands.h"
 #include "tools/doctor/gather_facts.h"
 #include "tools/parse_flags.h"
@@ -24,8 +25,9 @@ constexpr const char* kFlagVariables =
     "PET_<FLAG>\n"
     "    default of a flag of lockstep run: PET_NPROC_PER_NODE=2 for --nproc-per-node=2\n";
 
-std::string value_after(const char* path, const std::string& key) {
-  std::ifstream file(path);
+std::string name_of_system() {
+  const std::string key = "PRETTY_NAME";
+  std::ifstream file("/etc/os-release");
   for (std::string line; std::getline(file, line);) {
     if (!line.starts_with(key)) continue;
     const std::size_t begin = line.find_first_not_of("=:\t \"", key.size());
@@ -63,11 +65,11 @@ void show_machine() {
                  : python.torch_version.empty()
                      ? concat(python.path, ", no torch")
                      : concat(python.path, ", torch ", python.torch_version));
-  show("system", concat(value_after("/etc/os-release", "PRETTY_NAME"), ", kernel ", facts.kernel));
+  show("system", concat(name_of_system(), ", kernel ", facts.kernel));
   show("processors", concat(facts.processors,
                             facts.processor_quota ? concat(" (quota ", *facts.processor_quota, ")")
                                                   : std::string(),
-                            ", ", value_after("/proc/cpuinfo", "model name")));
+                            ", ", describe_machine().processor));
   show("memory", concat(gigabytes(facts.memory_bytes), ", free ",
                         gigabytes(facts.memory_available_bytes), "; /dev/shm ",
                         gigabytes(facts.shm_bytes), ", free ", gigabytes(facts.shm_free_bytes)));

@@ -61,7 +61,7 @@ void SnapshotDirectory::save_sharded(Snapshot snapshot, StatePlacement placement
   c10::IValue share =
       share_value(share_of(std::move(snapshot), placement, owners, rank), save.save_id);
   const auto complete = [this, save, name, model_names](const std::stop_token& stop) {
-    complete_sharded(save, model_names, Deadline::after(share_timeout_), stop);
+    complete_sharded(save, model_names, Deadline::after(shard_timeout_), stop);
     written(name);
   };
   if (asynchronous_) {
