@@ -90,7 +90,7 @@ missing_packages() {
     libboost-dev libsodium-dev libstb-dev libdw-dev libbz2-dev zlib1g-dev; do
     has_package "$package" || echo "$package"
   done
-  if [[ $preset == asan ]] && grep -q 'PRETTY_NAME="Debian GNU/Linux 12' /etc/os-release; then
+  if [[ ${CXX-} == clang++-16 ]]; then
     have clang++-16 || echo clang-16
     has_package libclang-rt-16-dev || echo libclang-rt-16-dev
   fi
@@ -250,11 +250,6 @@ build_jobs() {
 configure_and_build() {
   local -a variables=("-DTorch_DIR=$libtorch/share/cmake/Torch")
   [[ -z $oracle_python ]] || variables+=("-DLOCKSTEP_PYTHON=$oracle_python")
-  if [[ $preset == asan ]] && have clang++-16; then
-    # It takes half the time of g++. If the compiler of a build folder changes, CMake forgets what the preset sets.
-    $dry_run || grep -qs '^CMAKE_CXX_COMPILER:.*clang' build/asan/CMakeCache.txt || rm -f build/asan/CMakeCache.txt
-    variables+=(-DCMAKE_CXX_COMPILER=clang++-16)
-  fi
   step "Configuring build/$preset" cmake --preset "$preset" --log-level=WARNING "${variables[@]}"
   step "Building build/$preset: $*" \
     cmake --build --preset "$preset" --parallel "$(build_jobs)" --target "$@"

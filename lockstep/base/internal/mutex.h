@@ -2,8 +2,8 @@
 
 #include <mutex>
 
-/// Annotations of what a mutex guards, checked by clang (-Wthread-safety: the preset `asan` and
-/// scripts/lint.sh). Empty for other compilers.
+/// Annotations of what a mutex guards, checked by clang (-Wthread-safety: scripts/lint.sh, and
+/// CI for folders without LibTorch). Empty for other compilers.
 #ifdef __clang__
 #define LOCKSTEP_THREAD_SAFETY(attribute) __attribute__((attribute))
 #else
