@@ -2,8 +2,8 @@
 
 namespace lockstep::inline internal {
 
-/// Whether all shared libraries that are loaded are the C++ compiler's, LibTorch's for CPUs, or
-/// those that Lockstep links. They have no state that outlives their process.
+/// Whether each loaded shared library is the C++ compiler's, LibTorch's for CPUs, or one that
+/// Lockstep links. The state of such a library ends with its process.
 bool has_only_runtime_libraries();
 
 /// Whether all are of the system's folders, LibTorch or CUDA. They read no variable that tells

@@ -129,11 +129,11 @@ class CommFaults(unittest.TestCase):
         for r in others:
             try:
                 ranks[r].wait_for_line("failed")
-            except AssertionError as error:
+            except AssertionError as failure:
                 for rank in ranks:
                     rank.process.kill()
                 texts = "\n".join(f"rank {i}: {rank.process.stderr.read()}" for i, rank in enumerate(ranks) if i != r)
-                raise AssertionError(f"rank {r} {error}\n{texts}") from error
+                raise AssertionError(f"rank {r} {failure}\n{texts}") from failure
         return [ranks[r].expect_error(error, text_in="\n", group="default", own_rank=r).get("ranks") for r in others]
 
     def test_all_machines_name_the_rank_that_is_killed_in_a_sum_of_shards(self):
