@@ -1,8 +1,10 @@
-// A rank for the fault tests (tests/python/faults/comm_faults.py): joins as its environment and arguments
-// say, tells on stdout how far it is, and goes on until something ends it.
+// A rank for the fault tests (tests/python/faults/comm_faults.py): joins as its environment and
+// arguments say, tells on stdout how far it is, and goes on until something ends it.
 //   fault_worker
 //   join|reinit|collectives|polled_collectives|polled_messages|train|shards|large_shards
-//     |shards_without_memory|late_broadcast|pending|crash [init_method rank world_size [store]]
+//     |shards_without_memory|late_broadcast|pending|crash
+//     |large_sums|large_broadcasts_from_0|large_broadcasts_from_1|large_messages [init_method rank
+//     world_size [store]]
 #include <csignal>
 #include <cstdio>
 #include <string>
@@ -47,6 +49,40 @@ lockstep::ProcessGroup join(const std::vector<std::string>& arguments) {
     group.all_reduce(tensor, {.op = lockstep::ReduceOp::kMax});
     if (first) say("running");
   }
+}
+
+// Messages longer than what the kernel's buffers hold: when this rank has said that it runs, a part
+// of one is on its way.
+at::Tensor large_tensor() {
+  return at::ones({64 << 20});
+}
+
+template <class Start>
+[[noreturn]] void exchange_large_for_ever(const Start& start) {
+  start().wait();
+  for (bool first = true;; first = false) {
+    const lockstep::Work work = start();
+    if (first) say("running");
+    work.wait();
+  }
+}
+
+[[noreturn]] void sum_large_for_ever(const lockstep::ProcessGroup& group) {
+  exchange_large_for_ever([&, tensor = large_tensor()] {
+    return group.all_reduce(tensor, {.op = lockstep::ReduceOp::kMax, .async_op = true});
+  });
+}
+
+[[noreturn]] void broadcast_large_for_ever(const lockstep::ProcessGroup& group, int source) {
+  exchange_large_for_ever(
+      [&, tensor = large_tensor()] { return group.broadcast(tensor, source, {.async_op = true}); });
+}
+
+[[noreturn]] void send_large_for_ever(const lockstep::ProcessGroup& group) {
+  exchange_large_for_ever([&, tensor = large_tensor()] {
+    return group.rank() == 0 ? group.send(tensor, 1, 0, {.async_op = true})
+                             : group.recv(tensor, 0, 0, {.async_op = true});
+  });
 }
 
 // As programs do that compute while they are not complete: is_completed() alone has to end it.
@@ -165,6 +201,10 @@ int run(const std::vector<std::string>& arguments) {
   if (mode == "collectives") exchange_for_ever(group);
   if (mode == "polled_collectives") poll_collectives_for_ever(group);
   if (mode == "polled_messages") poll_messages_for_ever(group);
+  if (mode == "large_sums") sum_large_for_ever(group);
+  if (mode == "large_broadcasts_from_0") broadcast_large_for_ever(group, 0);
+  if (mode == "large_broadcasts_from_1") broadcast_large_for_ever(group, 1);
+  if (mode == "large_messages") send_large_for_ever(group);
   if (mode == "train") train_for_ever(group);
   if (mode == "shards") sum_over_shards_for_ever(group);
   if (mode == "large_shards") return sum_large_values(group);

@@ -15,6 +15,7 @@
 #include "lockstep/base/internal/failpoint.h"
 #include "lockstep/base/internal/mutex.h"
 #include "lockstep/comm/backends/flat_work.h"
+#include "lockstep/comm/backends/gloo/connections.h"
 #include "lockstep/comm/backends/gloo/message_work.h"
 #include "lockstep/comm/backends/gloo/ordered_keys.h"
 #include "lockstep/comm/internal/c10d_backend.h"
@@ -26,6 +27,8 @@ namespace lockstep::inline internal {
 namespace {
 
 using c10d::ProcessGroupGloo;
+using gloo_backend::ConnectedWork;
+using gloo_backend::Connections;
 using gloo_backend::keyed_work;
 using gloo_backend::needs_keys;
 using gloo_backend::ordered_keys;
@@ -96,6 +99,8 @@ class GlooBackend final : public ProcessGroupGloo {
     return !workQueue_.empty() ||
            std::any_of(workInProgress_.begin(), workInProgress_.end(), running);
   }
+
+  const std::shared_ptr<Connections>& connections() const { return connections_; }
 
   void abort() override {
     for (const auto& context : contexts_) context->closeConnections();
@@ -196,18 +201,18 @@ class GlooBackend final : public ProcessGroupGloo {
                                              std::chrono::milliseconds timeout) {
     check_peer("send", target);
     Tensors staged = on_cpu(tensors);
-    return message_work(ProcessGroupGloo::send(staged, target, tag), timeout);
+    return message_work(ProcessGroupGloo::send(staged, target, tag), target, timeout);
   }
 
   c10::intrusive_ptr<c10d::Work> recv_within(std::vector<at::Tensor>& tensors, int source, int tag,
                                              std::chrono::milliseconds timeout) {
     check_peer("recv", source);
-    return receive(tensors, timeout,
+    return receive(tensors, source, timeout,
                    [&](Tensors& into) { return ProcessGroupGloo::recv(into, source, tag); });
   }
 
   c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override {
-    return receive(tensors, options_->timeout,
+    return receive(tensors, Connections::kAll, options_->timeout,
                    [&](Tensors& into) { return ProcessGroupGloo::recvAnysource(into, tag); });
   }
 
@@ -236,11 +241,13 @@ class GlooBackend final : public ProcessGroupGloo {
   }
 
   template <class Start>
-  c10::intrusive_ptr<c10d::Work> receive(Tensors& tensors, std::chrono::milliseconds timeout,
-                                         Start&& start) {
-    if (tensors.size() != 1 || !tensors[0].is_cuda()) return message_work(start(tensors), timeout);
+  c10::intrusive_ptr<c10d::Work> receive(Tensors& tensors, int source,
+                                         std::chrono::milliseconds timeout, Start&& start) {
+    if (tensors.size() != 1 || !tensors[0].is_cuda()) {
+      return message_work(start(tensors), source, timeout);
+    }
     Tensors staged{at::empty({tensors[0].numel()}, tensors[0].scalar_type())};
-    auto work = message_work(start(staged), timeout);
+    auto work = message_work(start(staged), source, timeout);
     return flat_work(std::move(work), staged[0], tensors);
   }
 
@@ -251,13 +258,16 @@ class GlooBackend final : public ProcessGroupGloo {
         concat(operation, ": ", peer, " is not another rank of this group of ", getSize()));
   }
 
-  c10::intrusive_ptr<c10d::Work> message_work(c10::intrusive_ptr<c10d::Work> work,
+  c10::intrusive_ptr<c10d::Work> message_work(c10::intrusive_ptr<c10d::Work> work, int peer,
                                               std::chrono::milliseconds timeout) {
     return c10::make_intrusive<gloo_backend::MessageWork>(
         c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(this), std::move(work),
-        message_threads_, timeout);
+        message_threads_, connections_, peer, timeout);
   }
 
+  // There is one device.
+  const std::shared_ptr<Connections> connections_ =
+      std::make_shared<Connections>(contexts_.front(), getRank(), getSize());
   const std::shared_ptr<std::atomic<int>> message_threads_ = std::make_shared<std::atomic<int>>(0);
 };
 
@@ -275,6 +285,7 @@ class NativeGloo final : public C10dBackend {
 
   bool takes_cuda() const override { return kStagesCuda; }
   bool is_busy() override { return gloo_.is_busy(); }
+  bool is_cut_off() override { return gloo_.connections()->are_lost(); }
 
   WorkPtr send(const Tensor& tensor, int target, int tag, const CallTerms& terms) override {
     Tensors tensors{tensor};
@@ -286,6 +297,10 @@ class NativeGloo final : public C10dBackend {
   }
 
  private:
+  WorkPtr wrap(WorkPtr work, const CallTerms&) override {
+    return c10::make_intrusive<ConnectedWork>(std::move(work), gloo_.connections());
+  }
+
   GlooBackend& gloo_;
 };
 

@@ -7,8 +7,8 @@ namespace lockstep::inline internal {
 /// LibTorch's Gloo over TCP; copies CUDA tensors through host memory in builds with CUDA. It
 /// accepts connections on config.local_address if that is loopback, else on the interface of
 /// GLOO_SOCKET_IFNAME, else on config.local_address, else on the address of this machine's name.
-/// abort() closes the connections; a collective that already waits for its peer ends at its
-/// deadline.
+/// A call that was in progress when the last connection broke, or was closed by abort(), fails some
+/// seconds later.
 /// Errors: as Work::wait if the connections cannot be established.
 std::shared_ptr<NativeBackend> make_gloo_backend(const BackendConfig& config);
 

@@ -83,6 +83,17 @@ class WaitLimits {
   bool has_thread_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 };
 
+Deadline next_look(Deadline until) {
+  return Deadline(std::min(until.instant(), Clock::now() + Connections::kBetweenLooks));
+}
+
+// Waits until `until`; whether the message is complete.
+bool wait_once(c10d::Work& work, Deadline until, Deadline deadline) {
+  std::optional<WaitLimit> limit;
+  if (until.instant() < deadline.instant()) limit.emplace(work, until);
+  return work.wait(std::max({until.remaining(), deadline.remaining(), milliseconds(1)}));
+}
+
 // Gloo's wait() says of an aborted message only that it is not complete.
 std::exception_ptr aborted() {
   return std::make_exception_ptr(Error("gloo: the message was aborted before it was complete"));
@@ -92,10 +103,13 @@ std::exception_ptr aborted() {
 
 MessageWork::MessageWork(c10::intrusive_ptr<c10d::Backend> backend,
                          c10::intrusive_ptr<c10d::Work> work,
-                         std::shared_ptr<std::atomic<int>> threads, milliseconds timeout)
+                         std::shared_ptr<std::atomic<int>> threads,
+                         std::shared_ptr<Connections> connections, int peer, milliseconds timeout)
     : backend_(std::move(backend)),
       work_(std::move(work)),
       threads_(std::move(threads)),
+      connections_(std::move(connections)),
+      peer_(peer),
       deadline_(Deadline::after(timeout)) {}
 
 // Where no thread can be made nobody waits for the message yet. The thread has let go of the
@@ -106,10 +120,17 @@ void MessageWork::start_thread() {
   try {
     const WithoutSignals without_signals;
     std::thread([outcome = outcome_, work = work_, backend = backend_, threads = threads_,
-                 timeout = std::max(deadline_.remaining(), milliseconds(1))]() mutable {
+                 connections = connections_, peer = peer_, deadline = deadline_]() mutable {
       std::exception_ptr error;
       try {
-        if (!work->wait(timeout)) error = aborted();
+        const auto is_aborted = [&] {
+          const MutexLock lock(outcome->mutex);
+          return outcome->is_aborted;
+        };
+        while (!error && !wait_once(*work, next_look(deadline), deadline)) {
+          connections->check(peer);
+          if (is_aborted()) error = aborted();
+        }
       } catch (...) {
         error = std::current_exception();
       }
@@ -128,20 +149,16 @@ void MessageWork::start_thread() {
 }
 
 void MessageWork::wait_here(Deadline until) {
-  std::optional<WaitLimit> limit;
-  if (until.instant() < deadline_.instant()) limit.emplace(*work_, until);
-  const milliseconds longest =
-      std::max({until.remaining(), deadline_.remaining(), milliseconds(1)});
   bool is_complete = false;
   std::exception_ptr error;
   outcome_->is_awaited = true;
   outcome_->mutex.unlock();
   try {
-    is_complete = work_->wait(longest);
+    is_complete = wait_once(*work_, next_look(until), deadline_);
+    if (!is_complete) connections_->check(peer_);
   } catch (...) {
     error = std::current_exception();
   }
-  limit.reset();
   outcome_->mutex.lock();
   outcome_->is_awaited = false;
   if (!is_complete && !error && outcome_->is_aborted) error = aborted();

@@ -11,22 +11,25 @@
 
 #include "lockstep/base/internal/deadline.h"
 #include "lockstep/base/internal/mutex.h"
+#include "lockstep/comm/backends/gloo/connections.h"
 #include "lockstep/comm/internal/comm_error.h"
 
 namespace lockstep::gloo_backend {
 
 /// A message of Gloo. Gloo can only wait for it, and its timeout fails the whole group. So
 /// WaitLimit interrupts a shorter wait, and a thread waits for the message from the first call of
-/// isCompleted() on.
+/// isCompleted() on. Both look at the connections at intervals.
 /// Threads: any.
 /// Lifetime: the thread keeps the backend and the message; it ends at the message's deadline at the
 /// latest.
-/// Errors: wait() throws Gloo's error, the same each time.
+/// Errors: wait() throws Gloo's error, or that of Connections::check, the same each time.
 class MessageWork final : public c10d::Work {
  public:
-  /// `threads`: number of threads that wait for messages of the backend.
+  /// `threads`: number of threads that wait for messages of the backend. `peer`: as in
+  /// Connections.
   MessageWork(c10::intrusive_ptr<c10d::Backend> backend, c10::intrusive_ptr<c10d::Work> work,
-              std::shared_ptr<std::atomic<int>> threads, std::chrono::milliseconds timeout);
+              std::shared_ptr<std::atomic<int>> threads, std::shared_ptr<Connections> connections,
+              int peer, std::chrono::milliseconds timeout);
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -54,6 +57,8 @@ class MessageWork final : public c10d::Work {
   const c10::intrusive_ptr<c10d::Backend> backend_;
   const c10::intrusive_ptr<c10d::Work> work_;
   const std::shared_ptr<std::atomic<int>> threads_;
+  const std::shared_ptr<Connections> connections_;
+  const int peer_;
   const std::shared_ptr<Outcome> outcome_ = std::make_shared<Outcome>();
   const Deadline deadline_;
 };

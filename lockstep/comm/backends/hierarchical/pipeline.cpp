@@ -149,7 +149,9 @@ void Pipeline::advance() {
                            " ms; a rank is stuck, stopped or did not make this call")},
                    false);
     }
-    if (machine_looks_.allows(Deadline::Clock::now())) look_at_machine();
+    const auto now = Deadline::Clock::now();
+    if (machine_looks_.allows(now)) look_at_machine();
+    if (connection_looks_.allows(now)) look_at_connections();
   } catch (const Failed& error) {
     fail(error, error.saw_it_itself());
   } catch (const UsageError& error) {
@@ -236,6 +238,16 @@ void Pipeline::look_at_machine() {
       throw Failed({CommFailure::kTimeout, failure.reason, failure.ranks}, false);
     }
   }
+}
+
+// Gloo leaves calls incomplete that a lost connection interrupts.
+void Pipeline::look_at_connections() {
+  const bool exchanges =
+      std::ranges::any_of(pieces_, [](const Piece& piece) { return piece.exchange != nullptr; });
+  if (!exchanges || !connections_.exchange->is_cut_off()) return;
+  throw Failed({CommFailure::kPeerLost,
+                concat("a peer is gone: ", connections_.exchange->name(), ": connection closed")},
+               false);
 }
 
 void Pipeline::begin_next_stage(Piece& piece) {

@@ -134,6 +134,7 @@ class Pipeline {
   bool stage_ended(Piece& piece) LOCKSTEP_REQUIRES(mutex_);
   bool has_ended(shm::Engine& engine, const Piece& piece);
   void look_at_machine() LOCKSTEP_REQUIRES(mutex_);
+  void look_at_connections() LOCKSTEP_REQUIRES(mutex_);
   void begin_next_stage(Piece& piece) LOCKSTEP_REQUIRES(mutex_);
   static void start_local(shm::Engine& engine, Piece& piece,
                           std::unique_ptr<shm::Operation> operation);
@@ -150,6 +151,7 @@ class Pipeline {
   std::array<at::Tensor, kWindow> staging_ LOCKSTEP_GUARDED_BY(mutex_);
   shm::CheckInterval looks_ LOCKSTEP_GUARDED_BY(mutex_);  ///< of poll()
   shm::CheckInterval machine_looks_ LOCKSTEP_GUARDED_BY(mutex_);
+  shm::CheckInterval connection_looks_ LOCKSTEP_GUARDED_BY(mutex_){std::chrono::milliseconds(500)};
   std::deque<Piece> abandoned_ LOCKSTEP_GUARDED_BY(mutex_);  ///< Gloo may still write to them
   /// What ended the group.
   std::optional<UnnamedCommError> failure_ LOCKSTEP_GUARDED_BY(mutex_);

@@ -88,6 +88,9 @@ class ShareExchange {
   ShareExchange(const Machines& machines, std::shared_ptr<NativeBackend> scatter,
                 std::shared_ptr<NativeBackend> spread, std::shared_ptr<Signal> signal);
 
+  /// Whether the connections to all other machines are lost: calls that have not ended never will.
+  bool is_cut_off() { return scatter_->is_cut_off(); }
+
   /// With two machines start_scatter and sum suffice.
   bool needs_spread() const { return machines_ > 2; }
 

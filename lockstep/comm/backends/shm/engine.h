@@ -46,16 +46,19 @@ struct Task {
 /// Threads: one at a time.
 class CheckInterval {
  public:
+  explicit CheckInterval(std::chrono::milliseconds between = kBetweenLooks) : between_(between) {}
+
   /// Whether the last check is long enough ago; if so, records this one.
   bool allows(Deadline::Clock::time_point now) {
     if (now < next_) return false;
-    next_ = now + kBetweenLooks;
+    next_ = now + between_;
     return true;
   }
 
   static constexpr std::chrono::milliseconds kBetweenLooks{2};
 
  private:
+  std::chrono::milliseconds between_;
   Deadline::Clock::time_point next_{};
 };
 
