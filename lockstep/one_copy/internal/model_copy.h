@@ -340,6 +340,8 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   void forget_step() noexcept;
   void note_loss(const Error& error);
   [[noreturn]] void throw_broken() const;
+  /// Ranks of this machine that have left the copy, by their ranks in the group.
+  std::vector<int> absent_ranks() const;
   void finish_share(int of_share, const std::function<void()>& run_shard);
   StepLog::Sizes log_sizes() const;
 
@@ -391,7 +393,7 @@ class ModelCopy : public std::enable_shared_from_this<ModelCopy> {
   std::uint64_t step_ = 0;
   std::uint64_t deciding_ = 0;  ///< The step on which is decided; 0: none is under way.
   bool is_broken_ = false;      ///< A rank was lost: there is no further step.
-  std::vector<int> lost_ranks_ = {};
+  std::optional<std::vector<int>> lost_ranks_{};       ///< Of the group; once the loss is noted.
   std::vector<std::vector<std::int64_t>> words_ = {};  ///< By rank, over several machines.
 
   // Of the step under way.

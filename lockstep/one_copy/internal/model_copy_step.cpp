@@ -110,21 +110,24 @@ void ModelCopy::throw_void_step(int rank) const {
 
 void ModelCopy::note_loss(const Error& error) {
   is_broken_ = true;
-  if (const auto* const operation = dynamic_cast<const OperationError*>(&error)) {
-    lost_ranks_ = operation->fields().ranks;
-  }
+  const auto* const operation = dynamic_cast<const OperationError*>(&error);
+  lost_ranks_ = operation != nullptr ? operation->fields().ranks : std::vector<int>();
+  // Ranks that leave later do so because of this loss.
+  if (lost_ranks_->empty()) lost_ranks_ = absent_ranks();
+}
+
+std::vector<int> ModelCopy::absent_ranks() const {
+  std::vector<int> ranks;
+  for (const int absent : log_->absent_ranks()) ranks.push_back(rank_of(absent));
+  return ranks;
 }
 
 void ModelCopy::throw_broken() const {
-  std::vector<int> ranks = lost_ranks_;
-  if (ranks.empty()) {
-    for (const int absent : log_->absent_ranks()) ranks.push_back(rank_of(absent));
-  }
   throw PeerLost(
       {.operation = "step of " + name_,
        .group = group_.name(),
        .own_rank = group_.rank(),
-       .ranks = std::move(ranks)},
+       .ranks = lost_ranks_ ? *lost_ranks_ : absent_ranks()},
       is_torn()
           ? "a rank was lost in an earlier step and may have left parameters half updated; resume "
             "from a snapshot"

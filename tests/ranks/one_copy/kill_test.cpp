@@ -59,6 +59,7 @@ enum class Program : int {
   kLamb,
   kLibTorch,
   kLambAfterOrdinary,  ///< A group of a parameter that ranks do not share comes first.
+  kFollowsAPeer,       ///< Rank 0 begins step 3 when rank 1 has ended.
   kWrongState,
   kWrongStateOfLamb,
   kWrongStateOfOrdinary,
@@ -83,6 +84,7 @@ struct Report {
   std::atomic<bool> was_stopped;
   std::atomic<bool> has_lost_past;  ///< What it froze has changed.
   std::atomic<bool> has_ended;
+  std::atomic<bool> has_exited;  ///< Its process.
 };
 
 struct Reports {
@@ -194,13 +196,16 @@ class Rank {
     }
   }
 
-  void run(std::atomic<std::uint32_t>& ready) {
+  void run(std::atomic<std::uint32_t>& ready, const std::atomic<bool>& peer_has_exited) {
     ++ready;
     note(0);
     std::optional<Past> past;
     const std::uint64_t first_of_past = group_.world_size() == 2 ? 1 : 2;
     try {
       for (std::uint64_t step = 1; step <= kSteps; ++step) {
+        if (program_ == Program::kFollowsAPeer && rank_ == 0 && step == 3) {
+          while (!peer_has_exited) ::sched_yield();
+        }
         if (step == first_of_past) past.emplace(tensors_of(parameters_, *optimizer_));
         make_step(step);
         if (past && !past->is_kept()) report_.has_lost_past = true;
@@ -388,7 +393,8 @@ class OneCopyKilled : public ::testing::Test {
     const auto ranks = static_cast<int>(machines.size());
     static std::map<std::pair<std::string, Program>, Digests> known;
     // The state is spoiled before a step that does not happen on all ranks.
-    if (program == Program::kWrongState || program == Program::kRefused) {
+    if (program == Program::kWrongState || program == Program::kRefused ||
+        program == Program::kFollowsAPeer) {
       program = Program::kAdamW;
     }
     if (program == Program::kWrongStateOfLamb) program = Program::kLamb;
@@ -429,7 +435,11 @@ class OneCopyKilled : public ::testing::Test {
       while (reports->ready < static_cast<std::uint32_t>(ranks)) ::sched_yield();
       meanwhile(processes);
     }
-    for (const pid_t process : processes) ::waitpid(process, nullptr, 0);
+    for (int left = ranks; left > 0; --left) {
+      const auto ended = std::ranges::find(processes, ::waitpid(-1, nullptr, 0));
+      if (ended == processes.end()) break;
+      reports->by_rank[static_cast<std::size_t>(ended - processes.begin())].has_exited = true;
+    }
     return reports;
   }
 
@@ -449,7 +459,7 @@ class OneCopyKilled : public ::testing::Test {
 #else
       (void)fault;
 #endif
-      one.run(reports.ready);
+      one.run(reports.ready, reports.by_rank[1].has_exited);
       if (!has_wrong_state(program)) destroy_process_group();
     } catch (const std::exception&) {
       ::_exit(1);
@@ -684,6 +694,13 @@ TEST_F(OneCopyKilled, OnSeveralMachinesFinishesTheStepInFlight) {
       EXPECT_EQ(outcome.are_machines_apart, are_apart);
     }
   }
+}
+
+// Rank 0 is late: rank 1, which failed because of rank 2, has left the machine.
+TEST_F(OneCopyKilled, OnAnotherMachineIsNamedByLateRanksToo) {
+  const Outcome outcome = run("0011", Program::kFollowsAPeer, only(2, "update.handed:4:kill"));
+  EXPECT_EQ(outcome.ended, std::vector{2});
+  EXPECT_EQ(outcome.completed, 2u);
 }
 
 TEST_F(OneCopyKilled, BeforeItHandsOverChangesNothing) {
