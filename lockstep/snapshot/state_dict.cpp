@@ -12,9 +12,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/snapshot/checkpoint.h"
+#include "lockstep/snapshot/checkpoint/weights_path.h"
 #include "lockstep/snapshot/internal/tensor_difference.h"
 #include "lockstep/snapshot/internal/tensor_memory.h"
-#include "lockstep/snapshot/internal/weights_value.h"
 #include "lockstep/snapshot/safetensors.h"
 #include "lockstep/snapshot/save.h"
 

@@ -27,8 +27,12 @@ StoredTensors open_distributed(const std::filesystem::path& folder, CheckpointPa
   for (const std::string& name : metadata.files) {
     file_bytes.push_back(stored.files.add(folder / name).size_bytes());
   }
-  const KeyPath weights =
-      part == CheckpointPart::kModel ? weights_path(metadata.tensors) : KeyPath();
+  KeyPath weights;
+  if (part == CheckpointPart::kModel) {
+    std::vector<KeyPath> paths;
+    for (const DistributedTensor& tensor : metadata.tensors) paths.push_back(tensor.path);
+    weights = weights_path(paths);
+  }
   for (DistributedTensor& tensor : metadata.tensors) {
     if (!weights.empty() && !is_below(tensor.path, weights)) continue;
     std::string name = weights.empty() ? std::move(tensor.name) : name_below(tensor.path, weights);

@@ -1,20 +1,29 @@
 #include "lockstep/snapshot/checkpoint/weights_path.h"
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <optional>
-#include <set>
+#include <string_view>
+
+#include "lockstep/snapshot/internal/value_tree.h"
 
 namespace lockstep::inline internal {
 namespace {
 
+/// Keys of the weights' dict: the second in the first, or one of them.
+constexpr std::array<std::string_view, 2> kWeightsKeys = {"model", "state_dict"};
+/// Length of the longest path that weights_path() tells apart: one of a training state, these two,
+/// and one below.
+constexpr std::size_t kLongestPath = 2 + kWeightsKeys.size();
+
 /// `dict`, or the dict of the weights in it.
-KeyPath weights_in(const std::vector<DistributedTensor>& tensors, const KeyPath& dict) {
+KeyPath weights_in(std::span<const KeyPath> tensors, const KeyPath& dict) {
   KeyPath found = dict;
-  for (const char* key : {"model", "state_dict"}) {
+  for (const std::string_view key : kWeightsKeys) {
     KeyPath nested = found;
     nested.emplace_back(key);
-    if (std::ranges::any_of(tensors,
-                            [&](const auto& tensor) { return is_below(tensor.path, nested); })) {
+    if (std::ranges::any_of(tensors, [&](const auto& path) { return is_below(path, nested); })) {
       found = std::move(nested);
     }
   }
@@ -22,10 +31,47 @@ KeyPath weights_in(const std::vector<DistributedTensor>& tensors, const KeyPath&
 }
 
 /// Whether a dict at the top has the state of an optimizer, as "optim" or "optimizers".
-bool has_optimizer(const std::vector<DistributedTensor>& tensors, const std::string& top) {
-  return std::ranges::any_of(tensors, [&](const auto& tensor) {
-    return is_below(tensor.path, KeyPath{top}) && tensor.path[1].starts_with("optim");
+bool has_optimizer(std::span<const KeyPath> paths_of_top) {
+  return std::ranges::any_of(paths_of_top, [](const auto& path) {
+    return path.size() > 1 && path[1].starts_with("optim");
   });
+}
+
+bool has_tensors(const c10::IValue& value) {
+  bool has = false;
+  visit_tensors(value, [&](const std::string&, const at::Tensor&) { has = true; });
+  return has;
+}
+
+/// Adds the paths of what has tensors at and below `value`, which is at `path`. An empty dict that
+/// has the name of the weights' counts too: a model may have no tensors.
+void add_paths(const c10::IValue& value, KeyPath& path, std::vector<KeyPath>& paths) {
+  if (!value.isGenericDict() || path.size() == kLongestPath) {
+    if (has_tensors(value)) paths.push_back(path);
+    return;
+  }
+  const auto dict = value.toGenericDict();
+  path.emplace_back();
+  if (dict.empty() && path.size() > 1 &&
+      std::ranges::find(kWeightsKeys, *(path.end() - 2)) != kWeightsKeys.end()) {
+    paths.push_back(path);
+  }
+  for (const auto& item : dict) {
+    path.back() = key_text(item.key());
+    add_paths(item.value(), path, paths);
+  }
+  path.pop_back();
+}
+
+c10::IValue value_at(c10::IValue value, std::span<const std::string> path) {
+  for (const std::string& key : path) {
+    for (const auto& item : value.toGenericDict()) {
+      if (!item.value().isGenericDict() || key_text(item.key()) != key) continue;
+      value = item.value();
+      break;
+    }
+  }
+  return value;
 }
 
 }  // namespace
@@ -34,20 +80,27 @@ bool is_below(std::span<const std::string> path, std::span<const std::string> di
   return path.size() > dict.size() && std::ranges::equal(path.first(dict.size()), dict);
 }
 
-KeyPath weights_path(const std::vector<DistributedTensor>& tensors) {
+KeyPath weights_path(std::span<const KeyPath> tensors) {
   if (const KeyPath found = weights_in(tensors, {}); !found.empty()) return found;
-  std::set<std::string> tops;
-  for (const DistributedTensor& tensor : tensors) {
-    if (!tensor.path.empty()) tops.insert(tensor.path[0]);
+  std::map<std::string, std::vector<KeyPath>> tops;
+  for (const KeyPath& path : tensors) {
+    if (!path.empty()) tops[path[0]].push_back(path);
   }
   std::optional<KeyPath> only;
-  for (const std::string& top : tops) {
-    const KeyPath found = weights_in(tensors, {top});
-    if (found.size() == 1 || (tops.size() > 1 && !has_optimizer(tensors, top))) continue;
+  for (const auto& [top, paths] : tops) {
+    const KeyPath found = weights_in(paths, {top});
+    if (found.size() == 1 || (tops.size() > 1 && !has_optimizer(paths))) continue;
     if (only) return {};
     only = found;
   }
   return only.value_or(KeyPath());
+}
+
+c10::IValue weights_value(const c10::IValue& tree) {
+  std::vector<KeyPath> paths;
+  KeyPath top;
+  add_paths(tree, top, paths);
+  return value_at(tree, weights_path(paths));
 }
 
 std::string name_below(const KeyPath& path, const KeyPath& dict) {

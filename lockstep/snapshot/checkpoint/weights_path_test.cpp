@@ -7,9 +7,7 @@ namespace {
 
 /// Names that the weights have, of tensors at these paths.
 std::vector<std::string> names_of(const std::vector<KeyPath>& paths) {
-  std::vector<DistributedTensor> tensors;
-  for (const KeyPath& path : paths) tensors.push_back({.name = "x", .path = path});
-  const KeyPath dict = weights_path(tensors);
+  const KeyPath dict = weights_path(paths);
   std::vector<std::string> names;
   for (const KeyPath& path : paths) {
     if (is_below(path, dict)) names.push_back(name_below(path, dict));

@@ -12,10 +12,6 @@ std::string below(const std::string& name, const std::string& key) {
   return name.empty() ? key : concat(name, ".", key);
 }
 
-std::string key_text(const c10::IValue& key) {
-  return key.isString() ? key.toStringRef() : concat(key);
-}
-
 c10::IValue map_below(const c10::IValue& value, const std::string& name, const TensorMap& map) {
   if (value.isTensor()) return map(name, value.toTensor());
   if (value.isGenericDict()) {
@@ -78,6 +74,10 @@ class TreeWalk {
 };
 
 }  // namespace
+
+std::string key_text(const c10::IValue& key) {
+  return key.isString() ? key.toStringRef() : concat(key);
+}
 
 c10::IValue map_tensors(const c10::IValue& tree, const TensorMap& map) {
   return map_below(tree, "", map);

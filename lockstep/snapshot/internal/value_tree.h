@@ -9,6 +9,9 @@
 /// Trees of dicts, lists and tuples, with tensors and plain values.
 namespace lockstep::inline internal {
 
+/// A key of a dict in the name of a tensor.
+std::string key_text(const c10::IValue& key);
+
 /// Maps a tensor. `name`: its path in the tree, "optimizer.state.0.exp_avg".
 using TensorMap = std::function<at::Tensor(const std::string& name, const at::Tensor& tensor)>;
 /// Copies a tree with `map` applied to each tensor, in the tree's order.
