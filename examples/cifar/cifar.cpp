@@ -51,21 +51,21 @@ bool parse(const Program& program, int argc, char** argv, Arguments& arguments) 
   CLI::App app(program.description);
   app.option_defaults()->always_capture_default();
   if (!in_one) add_processes(app, arguments);
-  app.add_option(
-         "--nproc_per_node,--nproc-per-node", arguments.nproc_per_node,
-         in_one ? "replicas of the model" : "processes on each, unless a launcher starts them")
+  app.add_option("--nproc_per_node,--nproc-per-node", arguments.nproc_per_node,
+                 in_one ? "replicas of the model" : "processes per machine, without a launcher")
       ->check(integer_between(1, kMostProcesses));
   app.add_option("--batch_size,--batch-size", arguments.batch_size,
                  in_one ? "images a step" : "images a step, of all processes together")
       ->check(integer_between(1, kMostOfAnything));
-  app.add_option("--epochs", arguments.epochs, "times through the training images")
+  app.add_option("--epochs", arguments.epochs, "epochs")
       ->check(integer_between(1, kMostOfAnything));
   app.add_option("--lr", arguments.lr, "learning rate of SGD with momentum 0.9")
       ->check(require_positive);
   auto* data = app.add_option("--data", arguments.data,
                               "a folder of CIFAR-100's binary format, as examples/data/get.py "
                               "cifar100 (or photos32) makes");
-  app.add_option("--synthetic", arguments.synthetic, "so many images made up, instead of --data")
+  app.add_option("--synthetic", arguments.synthetic,
+                 "number of generated images, instead of --data")
       ->check(integer_between(1, kMostOfAnything))
       ->excludes(data);
   if (program.has_amp_dtype) {

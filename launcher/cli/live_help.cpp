@@ -129,10 +129,10 @@ CommandHelp stop_help() {
       .groups = {{.title = "",
                   .entries = {argument("JOB", "as in lockstep ps; optional if one job runs"),
                               {.name = "machine-only",
-                               .text = "only this machine leaves; with --nnodes=MIN:MAX the "
-                                       "other machines continue, with\n"
-                                       "--nnodes=N they wait for a replacement "
-                                       "(--rdzv-conf=join_timeout)"},
+                               .text = "only this machine leaves; the others continue, or wait "
+                                       "for a replacement if fewer than\n"
+                                       "MIN are left (--rdzv-conf=join_timeout). With "
+                                       "--node-rank the job ends"},
                               {.name = "now",
                                .text = "SIGKILL at once, exit code 137; also for a job that is "
                                        "already stopping"},

@@ -117,10 +117,11 @@ void add_flags(CLI::App& app, RunFlags& flags) {
       "write to log files instead of the console: 1 stdout,\n2 stderr, 3 both; per local rank: "
       "0:1,1:3");
   table.text("-t,--tee", flags.tee, "0|1|2|3|MAP",
-             "write to log files and the console, each line prefixed\nwith its rank");
-  table.text(
-      "--rdzv-id", flags.rdzv_id, "ID",
-      "id of the job, equal on all machines (default \"none\");\nTORCHELASTIC_RUN_ID of workers");
+             "write to log files and the console, each line prefixed\nwith role and local rank "
+             "([default0]:)");
+  table.text("--rdzv-id", flags.rdzv_id, "ID",
+             "id of the job, equal on all machines (default: random on\none machine, \"none\" on "
+             "several); TORCHELASTIC_RUN_ID of\nworkers");
 
   table.group("Program");
   table.flag("-m,--module", flags.module, "the program is a Python module, as in python -m");

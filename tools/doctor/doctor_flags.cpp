@@ -99,7 +99,9 @@ void check(const DoctorFlags& flags) {
   if (!flags.hosts.empty() && !(flags.nnodes + flags.rdzv_endpoint + flags.local_addr).empty()) {
     throw UsageError(
         "--hosts starts lockstep doctor on the machines by ssh; --nnodes, --rdzv-endpoint and "
-        "--local-addr are for one that you start on each; give one or the other");
+        "--local-addr are for lockstep doctor that you start on each machine yourself; give only "
+        "one "
+        "of the two");
   }
   if (flags.nnodes.empty() != flags.rdzv_endpoint.empty()) {
     throw UsageError(

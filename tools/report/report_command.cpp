@@ -15,11 +15,11 @@ int report_command(const std::vector<std::string>& arguments) {
   std::string folder;
   std::string output;
   CLI::App app(
-      "Writes a page of a training run: curves of all metrics, throughput, what each rank does, "
-      "when each\n"
-      "run ended, and how, the audit of samples, machine and versions, snapshots. It is one HTML "
-      "file that\n"
-      "needs no network.",
+      "Writes a page of a training run: curves of all metrics, throughput, the timeline of "
+      "each rank,\n"
+      "starts of the program and how each ended, the audit of samples, machine and versions, "
+      "snapshots. It is\n"
+      "one HTML file that needs no network.",
       "lockstep report");
   app.add_option("RUN", folder, "folder of the run (directory of a Trainer), with metrics.jsonl")
       ->required();

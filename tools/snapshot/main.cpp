@@ -117,7 +117,7 @@ int snapshot_command(const std::vector<std::string>& arguments) {
 
   app.footer(
       "lockstep snapshot SUBCOMMAND --help lists the flags of a subcommand.\n\n"
-      "Exit code: 0; 1 if verify finds one that is not whole, if diff finds a difference, or if a "
+      "Exit code: 0; 1 if verify finds a damaged snapshot, if diff finds a difference, or if a "
       "file cannot be "
       "read;\n"
       "2 for a wrong command line.\n\n"
