@@ -43,7 +43,7 @@ struct Arguments {
 /// A process's place in the grid: its row is a pipeline, its column has the same stages.
 struct Place {
   lockstep::ProcessGroup pipeline = {};
-  lockstep::ProcessGroup replicas = {};
+  lockstep::ProcessGroup replicate_group = {};
   int replica = 0;
   int replica_count = 1;
 };
@@ -64,7 +64,8 @@ Place find_place(const lockstep::ProcessGroup& world, int stages) {
     if (const auto row = group_of(replica * stages, 1, stages)) place.pipeline = row;
   }
   for (int stage = 0; stage < stages; ++stage) {
-    if (const auto column = group_of(stage, stages, place.replica_count)) place.replicas = column;
+    if (const auto column = group_of(stage, stages, place.replica_count))
+      place.replicate_group = column;
   }
   return place;
 }
@@ -134,7 +135,7 @@ int train(const Arguments& arguments) {
   const Place place = find_place(world, arguments.stages);
   lockstep::Pipeline pipeline(gpt->layers(),
                               {.process_group = place.pipeline,
-                               .replicas = place.replicas,
+                               .replicate_group = place.replicate_group,
                                .schedule = lockstep::pipeline_schedule_of(arguments.schedule),
                                .micro_batches = arguments.micro_batches,
                                .chunks_per_rank = arguments.chunks});

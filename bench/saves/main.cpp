@@ -89,7 +89,7 @@ int measure(const std::string& way, const std::string& folder, int saves, std::i
   if (static_cast<std::size_t>(group.world_size()) <= cpus.size()) pin_to_cpu(cpus[rank]);
   at::set_num_threads(1);
   Training training(way == "one-copy", width);
-  SnapshotDirectory snapshots(folder, {.asynchronous = true});
+  SnapshotDirectory snapshots(folder, {.asynchronous_saves = true});
   for (int i = 0; i < 3; ++i) training.step();
   nlohmann::json rows = nlohmann::json::array();
   for (int i = 0; i < saves; ++i) {

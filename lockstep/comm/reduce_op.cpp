@@ -4,7 +4,7 @@
 
 namespace lockstep {
 
-const char* reduce_op_name(ReduceOp op) {
+const char* name_of(ReduceOp op) {
   constexpr std::array kNames = {"SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"};
   const auto number = static_cast<std::size_t>(op);
   return number < kNames.size() ? kNames[number] : "?";  // another rank may send any number

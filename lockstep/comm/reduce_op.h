@@ -16,6 +16,6 @@ namespace lockstep {
 enum class ReduceOp : std::uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBand, kBor, kBxor };
 
 /// c10d's name of the operation, such as "SUM"; "?" for a value that is none.
-const char* reduce_op_name(ReduceOp op);
+const char* name_of(ReduceOp op);
 
 }  // namespace lockstep

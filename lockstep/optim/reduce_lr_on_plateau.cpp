@@ -24,7 +24,7 @@ ReduceLROnPlateau::ReduceLROnPlateau(Optimizer& optimizer, const ReduceLROnPlate
       last_lrs_(lrs_of(optimizer)) {
   require_range(options.factor < 1, "ReduceLROnPlateau", "factor", options.factor, "less than 1");
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  const bool is_min = options.mode == ReduceLROnPlateauOptions::Mode::kMin;
+  const bool is_min = options.mode == MonitorMode::kMin;
   counts_ = at::tensor({is_min ? kInfinity : -kInfinity, 0.0, 0.0, 0.0}, at::kDouble);
 }
 double& ReduceLROnPlateau::best() const {
@@ -42,7 +42,7 @@ double& ReduceLROnPlateau::num_bad_epochs() const {
 bool ReduceLROnPlateau::is_better(double metric) const {
   using Options = ReduceLROnPlateauOptions;
   const bool is_relative = options_.threshold_mode == Options::ThresholdMode::kRel;
-  if (options_.mode == Options::Mode::kMin) {
+  if (options_.mode == MonitorMode::kMin) {
     return metric <
            (is_relative ? best() * (1.0 - options_.threshold) : best() - options_.threshold);
   }
@@ -79,7 +79,7 @@ void ReduceLROnPlateau::reduce() {
   }
 }
 c10::IValue ReduceLROnPlateau::state_dict() const {
-  const bool is_min = options_.mode == ReduceLROnPlateauOptions::Mode::kMin;
+  const bool is_min = options_.mode == MonitorMode::kMin;
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const bool is_relative = options_.threshold_mode == ReduceLROnPlateauOptions::ThresholdMode::kRel;
   c10::impl::GenericDict dict = make_dict();
@@ -124,7 +124,7 @@ void ReduceLROnPlateau::load_state_dict(const c10::IValue& values) {
   options.cooldown = to_integer(entry(values, "cooldown", kLoadScheduler), "cooldown");
   options.eps = number("eps");
   options.threshold = number("threshold");
-  options.mode = is_text("mode", "min", "max") ? Options::Mode::kMin : Options::Mode::kMax;
+  options.mode = is_text("mode", "min", "max") ? MonitorMode::kMin : MonitorMode::kMax;
   options.threshold_mode = is_text("threshold_mode", "rel", "abs") ? Options::ThresholdMode::kRel
                                                                    : Options::ThresholdMode::kAbs;
   std::vector<double> min_lrs = numbers_of(values, "min_lrs");

@@ -386,13 +386,14 @@ class ChainedScheduler : public SchedulerList {
   std::int64_t epoch_of(std::size_t i, std::int64_t epoch) const override;
 };
 
+/// Whether a lower or a higher value of a metric is better.
+enum class MonitorMode { kMin, kMax };
+
 /// Options of ReduceLROnPlateau.
 struct ReduceLROnPlateauOptions {
-  /// Whether a lower or a higher metric is better.
-  enum class Mode : std::uint8_t { kMin, kMax };
   /// Whether threshold is relative to the best metric or absolute.
   enum class ThresholdMode : std::uint8_t { kRel, kAbs };
-  Mode mode = Mode::kMin;
+  MonitorMode mode = MonitorMode::kMin;
   double factor = 0.1;
   /// Number of step() calls without improvement that are tolerated.
   std::int64_t patience = 10;

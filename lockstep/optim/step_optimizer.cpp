@@ -23,7 +23,7 @@
 #include "lockstep/snapshot/internal/checksum.h"
 #include "lockstep/snapshot/internal/optimizer_kinds.h"
 #include "lockstep/snapshot/internal/optimizer_state.h"
-#include "lockstep/snapshot/sharded_state.h"
+#include "lockstep/snapshot/state_dict.h"
 
 namespace lockstep {
 

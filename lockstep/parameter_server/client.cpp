@@ -31,13 +31,13 @@ Share share_of(const at::Tensor& ids, std::size_t server, std::size_t servers) {
 }  // namespace
 
 ParameterClient::ParameterClient(const Parts& parts, std::vector<int> servers, int trainer,
-                                 int trainers, std::optional<std::chrono::milliseconds> patience)
+                                 int trainers, std::optional<std::chrono::milliseconds> timeout)
     : parameters_(parts.parameters),
       tables_(parts.tables),
       servers_(std::move(servers)),
       trainer_(trainer),
       trainers_(trainers),
-      patience_(patience) {
+      timeout_(timeout) {
   check_parts(parts);
   gradients_ = at::zeros({count_elements(parameters_)},
                          parameters_.empty() ? at::TensorOptions(at::kFloat)
@@ -142,7 +142,7 @@ void ParameterClient::pull(std::int64_t step) {
   const c10::NoGradGuard no_grad;
   std::vector<rpc::Future<at::Tensor>> pulls;
   for (const int server : servers_)
-    pulls.push_back(rpc::call_async<at::Tensor>({server, patience_}, kPull, trainer_, step));
+    pulls.push_back(rpc::call_async<at::Tensor>({server, timeout_}, kPull, trainer_, step));
   for (std::size_t server = 0; server < pulls.size(); ++server) {
     write_slice(
         parameters_,
@@ -153,7 +153,7 @@ void ParameterClient::pull(std::int64_t step) {
 
 void ParameterClient::finish() {
   const auto ask = [this](int server) {
-    return rpc::call_async<void>({server, patience_}, kFinish, trainer_);
+    return rpc::call_async<void>({server, timeout_}, kFinish, trainer_);
   };
   std::vector<rpc::Future<void>> ends;
   for (const int server : servers_) ends.push_back(ask(server));

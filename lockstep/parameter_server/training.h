@@ -24,7 +24,7 @@ struct Table {
   std::string name;
   std::int64_t rows = 0;
   std::int64_t columns = 0;
-  /// Standard standard_deviation of the rows' normally distributed initial values, which depend on
+  /// Standard deviation of the rows' normally distributed initial values, which depend on
   /// `seed` alone, for any number of servers.
   double standard_deviation = 1;
   std::uint64_t seed = 0;
@@ -55,10 +55,10 @@ class ParameterClient {
  public:
   /// `servers`: ranks in the session, in the servers' order.
   /// `trainer`, `trainers`: index of this trainer, and their number.
-  /// `patience`: timeout of waits for other trainers' steps; unset: that of any call.
+  /// `timeout`: timeout of waits for other trainers' steps; unset: that of any call.
   /// Errors: UsageError for invalid parts.
   ParameterClient(const Parts& parts, std::vector<int> servers, int trainer, int trainers,
-                  std::optional<std::chrono::milliseconds> patience = std::nullopt);
+                  std::optional<std::chrono::milliseconds> timeout = std::nullopt);
 
   /// Index of this trainer, from 0.
   int trainer() const { return trainer_; }
@@ -100,7 +100,7 @@ class ParameterClient {
   const std::vector<int> servers_;
   const int trainer_;
   const int trainers_;
-  const std::optional<std::chrono::milliseconds> patience_;
+  const std::optional<std::chrono::milliseconds> timeout_;
   at::Tensor gradients_;  ///< of all parameters, concatenated
   std::vector<LookedUp> looked_up_;
 };

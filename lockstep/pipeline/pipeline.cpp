@@ -49,7 +49,7 @@ PipelineShape shape_of(const PipelineOptions& options) {
 void check_agreement(const PipelineOptions& options, const std::string& more) {
   const ProcessGroup& group = options.process_group;
   if (!options.devices.empty() || group.world_size() == 1) return;
-  const int replicas = options.replicas ? options.replicas.world_size() : 1;
+  const int replicas = options.replicate_group ? options.replicate_group.world_size() : 1;
   check_same_text(
       group, "make a pipeline",
       concat("schedule=", name_of(options.schedule), " micro_batches=", options.micro_batches,
@@ -157,7 +157,7 @@ Pipeline::State::State(Stages stages, const PipelineOptions& its_options)
     for (const at::Tensor& each : stage->parameters()) parameters.push_back(each);
     for (const at::Tensor& each : stage->buffers()) buffers.push_back(each);
   }
-  replicas.emplace(options.replicas, each_once(parameters), buffers);
+  replicas.emplace(options.replicate_group, each_once(parameters), buffers);
 }
 
 // Of each micro-batch, its part of the whole batch of all replicas.

@@ -27,7 +27,7 @@ struct PipelineOptions {
   /// Data parallelism: ranks that hold the same stages in different pipelines. They start with the
   /// parameters and buffers of their rank 0, and their gradients are summed. Buffers that change in
   /// training, as of batch norms, stay each rank's own.
-  ProcessGroup replicas = {};
+  ProcessGroup replicate_group = {};
   /// The order of forward and backward passes.
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   /// Number of micro-batches per batch; their sizes differ by at most one. At most the number of

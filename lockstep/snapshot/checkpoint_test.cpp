@@ -193,7 +193,8 @@ TEST_F(CheckpointTest, WeightsOfSnapshotsAreThoseOfTheModel) {
   optimizer.step();
   save_snapshot(path("snapshot.pt"),
                 {.model = state_dict(*net), .optimizer = optimizer_state_dict(optimizer)});
-  SnapshotDirectory(path("run"), {.sharded = true}).save(*net, optimizer, {.epoch = 1, .step = 2});
+  SnapshotDirectory(path("run"), {.sharded_saves = true})
+      .save(*net, optimizer, {.epoch = 1, .step = 2});
   for (const auto& [name, format] :
        {std::pair("snapshot.pt", CheckpointFormat::kSnapshot),
         {"run/snapshot-e0001-s00000002", CheckpointFormat::kShardedSnapshot}}) {

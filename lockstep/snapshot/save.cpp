@@ -105,7 +105,7 @@ c10::IValue read_archive(const ReadableFile& file, const ZipReaderOptions& optio
 inline namespace internal {
 
 FileDigest save_file(const std::filesystem::path& path, const c10::IValue& value,
-                     const SaveFileOptions& options, const GatherWhole& gather) {
+                     const SaveOptions& options, const GatherWhole& gather) {
   const Pickled pickled = pickle(writable_value(value));
   AtomicFile file(path);
   ChecksumWriter output(file);
@@ -151,7 +151,7 @@ void save(const std::filesystem::path& path, const c10::IValue& value) {
 }
 
 void save(const std::filesystem::path& path, const TensorDict& tensors,
-          const SaveFileOptions& options) {
+          const SaveOptions& options) {
   save_file(path, tensor_dict_value(tensors), options);
 }
 

@@ -22,14 +22,14 @@ namespace lockstep {
 void save(const std::filesystem::path& path, const c10::IValue& value);
 
 /// Options of save().
-struct SaveFileOptions {
+struct SaveOptions {
   /// A text beside the values, for read_note(); torch.load ignores it.
   std::string note = {};
 };
 
 /// The same for named tensors: save("checkpoint.pt", state_dict(*model)).
 void save(const std::filesystem::path& path, const TensorDict& tensors,
-          const SaveFileOptions& options = {});
+          const SaveOptions& options = {});
 
 /// The note of a file; empty without one. Reads and verifies nothing else.
 /// Errors: CorruptFile if the file is no such archive; SystemError.

@@ -25,7 +25,6 @@
 #include "lockstep/snapshot/save.h"
 #include "lockstep/snapshot/sharded/sharded_snapshot.h"
 #include "lockstep/snapshot/sharded/share_tree.h"
-#include "lockstep/snapshot/sharded_state.h"
 #include "lockstep/snapshot/snapshot.h"
 #include "lockstep/snapshot/state_dict.h"
 
@@ -60,7 +59,7 @@ bool can_be_loaded(const std::filesystem::path& path) {
 }
 
 // Whether it can be loaded, and is of a run that has not asked for it.
-bool is_of_another_run(const std::filesystem::path& path, const SaveOptions& options) {
+bool is_of_another_run(const std::filesystem::path& path, const SnapshotSaveOptions& options) {
   if (!options.is_of_this_run) return can_be_loaded(path);
   try {
     return !options.is_of_this_run(SnapshotOutline(path).snapshot().values);
@@ -80,8 +79,8 @@ SnapshotDirectory::SnapshotDirectory(std::filesystem::path path,
                                      const SnapshotDirectoryOptions& options)
     : path_(std::move(path)),
       keep_last_(options.keep_last),
-      asynchronous_(options.asynchronous),
-      sharded_(options.sharded),
+      asynchronous_(options.asynchronous_saves),
+      sharded_(options.sharded_saves),
       shard_timeout_(options.shard_timeout),
       group_(group_or_default(options.process_group)),
       copy_(std::make_unique<StateCopy>()),
@@ -107,7 +106,8 @@ void SnapshotDirectory::claim() {
 }
 
 // All ranks' first save is the same.
-void SnapshotDirectory::check_may_save(const SnapshotName& name, const SaveOptions& options) {
+void SnapshotDirectory::check_may_save(const SnapshotName& name,
+                                       const SnapshotSaveOptions& options) {
   if (knows_later_ && !is_claimed_) return;
   run_on_all(group_, "save a snapshot", [&] {
     if (group_rank(group_) != 0) return;
@@ -127,7 +127,7 @@ void SnapshotDirectory::check_may_save(const SnapshotName& name, const SaveOptio
 }
 
 Snapshot SnapshotDirectory::begin_snapshot(const std::optional<c10::Device>& device,
-                                           const SaveOptions& options) {
+                                           const SnapshotSaveOptions& options) {
   if (options.epoch < 0 || options.step < 0) {
     throw UsageError(concat("save a snapshot: epoch ", options.epoch, " and step ", options.step,
                             " must not be negative"));
@@ -146,7 +146,8 @@ Snapshot SnapshotDirectory::begin_snapshot(const std::optional<c10::Device>& dev
 }
 
 void SnapshotDirectory::save(const torch::nn::Module& module,
-                             const torch::optim::Optimizer& optimizer, const SaveOptions& options) {
+                             const torch::optim::Optimizer& optimizer,
+                             const SnapshotSaveOptions& options) {
   Snapshot snapshot = begin_snapshot(cuda_device(module), options);
   const auto* sharded = dynamic_cast<const ShardedState*>(&optimizer);
   if (sharded && !sharded_) snapshot.optimizer = sharded->consolidated_state_dict(0);

@@ -43,11 +43,11 @@ struct SnapshotDirectoryOptions {
   /// continues. There is at most one copy, which is reused: a save waits for the one before. With
   /// one copy per machine save() does not copy parameters and optimizer state: steps keep what they
   /// overwrite until it is written. Call wait() before the program ends.
-  bool asynchronous = false;
+  bool asynchronous_saves = false;
   /// Each rank writes a shard of the tensors, and of a ShardedOptimizer its own state, into the
   /// snapshot's directory; rank 0 completes it with a manifest. Any number of ranks can load it,
   /// whatever this option says.
-  bool sharded = false;
+  bool sharded_saves = false;
   /// How long rank 0 waits for the other ranks' shards before it gives up the snapshot.
   std::chrono::milliseconds shard_timeout = std::chrono::minutes(10);
   /// The ranks of the job. Empty: the default group, or this process alone without one.
@@ -55,7 +55,7 @@ struct SnapshotDirectoryOptions {
 };
 
 /// Options of SnapshotDirectory::save.
-struct SaveOptions {
+struct SnapshotSaveOptions {
   /// Position of the run: the last completed epoch and step. A later snapshot must have a later
   /// epoch, or the same epoch and a later step.
   std::int64_t epoch = 0;
@@ -125,7 +125,7 @@ class SnapshotDirectory {
   /// snapshots (in a claimed directory: any) of another training run, unless load_latest() has
   /// returned, since this run would delete or resume them. Else as Work::wait.
   void save(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer,
-            const SaveOptions& options);
+            const SnapshotSaveOptions& options);
 
   /// Waits until saved snapshots are on disk. Not collective.
   /// Errors: those of an asynchronous save(), once, on the rank that has them.
@@ -146,7 +146,7 @@ class SnapshotDirectory {
 
   /// The same for a training run whose model no rank holds whole, for other parts of Lockstep.
   /// Collective to its end. Asynchronous: it takes what the rank writes into memory first.
-  void save(internal::GatheredState& state, const SaveOptions& options);
+  void save(internal::GatheredState& state, const SnapshotSaveOptions& options);
   std::optional<LoadedSnapshot> load_latest(
       internal::GatheredState& state, const std::function<void(const LoadedSnapshot&)>& check = {});
 
@@ -168,9 +168,10 @@ class SnapshotDirectory {
       const std::function<void(const std::filesystem::path&)>& read) const;
   /// The file that rank 0 chooses, on every rank; empty: there is none.
   std::string choose_for_all(const std::function<void(const std::filesystem::path&)>& read);
-  void check_may_save(const SnapshotName& name, const SaveOptions& options);
+  void check_may_save(const SnapshotName& name, const SnapshotSaveOptions& options);
   /// What all ranks contribute, and the program's values.
-  Snapshot begin_snapshot(const std::optional<c10::Device>& device, const SaveOptions& options);
+  Snapshot begin_snapshot(const std::optional<c10::Device>& device,
+                          const SnapshotSaveOptions& options);
   void write_file(const SnapshotName& name, c10::IValue value);
   void save_sharded(Snapshot snapshot, internal::StatePlacement placement,
                     const internal::GatheredState* gathered);

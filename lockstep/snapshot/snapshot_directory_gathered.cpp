@@ -25,7 +25,7 @@ std::optional<c10::Device> device_of(const ProcessGroup& group) {
 
 }  // namespace
 
-void SnapshotDirectory::save(GatheredState& state, const SaveOptions& options) {
+void SnapshotDirectory::save(GatheredState& state, const SnapshotSaveOptions& options) {
   Snapshot snapshot = begin_snapshot(device_of(group_), options);
   failpoint("save.gathered");
   snapshot.model = state.model();

@@ -250,7 +250,7 @@ TEST_F(SnapshotDirectoryTest, AFullDiskLeavesEarlierSnapshotsWhole) {
 TEST_F(SnapshotDirectoryTest, AnAsynchronousSaveHoldsWhatTheStateWasAndTrainingGoesOn) {
   Training run;
   train(run.net, run.optimizer, 1);
-  SnapshotDirectory directory(path(), {.asynchronous = true});
+  SnapshotDirectory directory(path(), {.asynchronous_saves = true});
   Training then;
   load_state_dict(*then.net, state_dict(*run.net));
   for (std::int64_t step = 1; step <= 4; ++step) {
@@ -288,7 +288,7 @@ class MadeState final : public GatheredState {
 
 TEST_F(SnapshotDirectoryTest, AnAsynchronousSaveHoldsWhatWasGatheredForItOnce) {
   const auto save_twice = [&] {
-    SnapshotDirectory directory(path(), {.asynchronous = true});
+    SnapshotDirectory directory(path(), {.asynchronous_saves = true});
     MadeState state;
     for (const std::int64_t step : {1, 2}) {
       directory.save(state, {.step = step});
@@ -302,14 +302,15 @@ TEST_F(SnapshotDirectoryTest, AnAsynchronousSaveHoldsWhatWasGatheredForItOnce) {
 
 TEST_F(SnapshotDirectoryTest, TheEndOfTheObjectFinishesTheWrite) {
   Training run;
-  SnapshotDirectory(path(), {.asynchronous = true}).save(*run.net, run.optimizer, {.step = 1});
+  SnapshotDirectory(path(), {.asynchronous_saves = true})
+      .save(*run.net, run.optimizer, {.step = 1});
   EXPECT_EQ(load_latest(run)->step, 1);
 }
 
 TEST_F(SnapshotDirectoryTest, AFullDiskInTheBackgroundIsSaidByTheNextCall) {
   Training run;
   save_steps(run, 2);
-  SnapshotDirectory directory(path(), {.asynchronous = true});
+  SnapshotDirectory directory(path(), {.asynchronous_saves = true});
   {
     const FullDisk full(6000);
     directory.save(*run.net, run.optimizer, {.step = 3});
@@ -331,7 +332,8 @@ TEST_F(SnapshotDirectoryTest, AnErrorInTheBackgroundThatNobodyTookIsLogged) {
   std::filesystem::create_directories(path().parent_path());
   put_file_bytes(path(), "a file");
   ::testing::internal::CaptureStderr();
-  SnapshotDirectory(path(), {.asynchronous = true}).save(*run.net, run.optimizer, {.step = 1});
+  SnapshotDirectory(path(), {.asynchronous_saves = true})
+      .save(*run.net, run.optimizer, {.step = 1});
   const std::string log = ::testing::internal::GetCapturedStderr();
   EXPECT_NE(log.find("save a snapshot in the background: "), std::string::npos) << log;
   EXPECT_NE(log.find(path().string()), std::string::npos) << log;
@@ -396,10 +398,10 @@ TEST_P(KilledSaver, LeavesTheLastSnapshotWhole) {
 
 INSTANTIATE_TEST_SUITE_P(Snapshots, KilledSaver,
                          ::testing::Values(SnapshotDirectoryOptions{},
-                                           SnapshotDirectoryOptions{.asynchronous = true}),
+                                           SnapshotDirectoryOptions{.asynchronous_saves = true}),
                          [](const auto& options) {
-                           return std::string(options.param.asynchronous ? "asynchronous"
-                                                                         : "synchronous");
+                           return std::string(options.param.asynchronous_saves ? "asynchronous"
+                                                                               : "synchronous");
                          });
 
 }  // namespace

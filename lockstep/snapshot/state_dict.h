@@ -1,12 +1,14 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 
 namespace torch::nn {
 class Module;
@@ -72,5 +74,20 @@ TensorDict without_prefix(TensorDict values, const std::string& prefix = "module
 /// Errors: CorruptFile for a damaged file; UsageError for other content, and for the format of
 /// torch.save before PyTorch 1.6; SystemError.
 TensorDict read_state_dict(const std::filesystem::path& path);
+
+/// A second interface of an optimizer whose state is sharded over ranks. Snapshots store its state
+/// unsharded, and load it shard by shard.
+class ShardedState {
+ public:
+  virtual ~ShardedState() = default;
+
+  /// Whether this rank holds the state of a parameter of the optimizer.
+  virtual bool keeps_state_of(const at::Tensor& parameter) const = 0;
+
+  /// The state dict of the unsharded optimizer, in CPU tensors of its own: on rank `target`, or on
+  /// every rank if that is empty; None elsewhere. Collective.
+  /// Errors: UsageError for optimizers that snapshots do not know; else as Work::wait.
+  virtual c10::IValue consolidated_state_dict(std::optional<int> target) const = 0;
+};
 
 }  // namespace lockstep

@@ -7,14 +7,12 @@
 #include <string>
 
 #include "lockstep/optim/exponential_moving_average.h"
+#include "lockstep/optim/schedulers.h"
 #include "lockstep/profile/trace.h"
 #include "lockstep/train/callback.h"
 
 /// Callbacks for Trainer. Names and defaults are Lightning's.
 namespace lockstep {
-
-/// Whether a lower or a higher value of the monitored metric is better.
-enum class MonitorMode { kMin, kMax };
 
 /// Options of EarlyStopping.
 struct EarlyStoppingOptions {

@@ -42,8 +42,8 @@ at::Tensor Staging::as_exchangeable(const at::Tensor& tensor) {
   const bool sums = op_ == ReduceOp::kSum || op_ == ReduceOp::kAvg;
   const bool is_complex = dtype == at::kComplexFloat || dtype == at::kComplexDouble;
   if (is_complex && sums) return at::view_as_real(tensor);
-  throw UsageError(concat(operation_, ": ", reduce_op_name(op_), " is not defined for ",
-                          dtype_name_, "; convert the tensor"));
+  throw UsageError(concat(operation_, ": ", name_of(op_), " is not defined for ", dtype_name_,
+                          "; convert the tensor"));
 }
 
 at::Tensor Staging::stage(const at::Tensor& tensor, bool is_read, bool is_written) {

@@ -1,5 +1,5 @@
-// The C++ side of tests/python/parity/optimizers.py: makes steps of Lockstep's optimizers and schedulers
-// with gradients that come from formulas, and writes what came out of it for torch.load.
+// The C++ side of tests/python/parity/optimizers.py: makes steps of Lockstep's optimizers and
+// schedulers with gradients that come from formulas, and writes what came out of it for torch.load.
 //   optimizers_worker steps CASES FILE       the cases of a JSON file, 100 steps each
 //   optimizers_worker resume CASES FILE      from Python's states, which FILE.NAME has
 //   optimizers_worker rates CASES FILE       learning rates of schedulers
@@ -298,7 +298,7 @@ void run_rates(const std::string& cases, const std::string& path) {
     if (test["kind"] == "ReduceLROnPlateau") {
       const json& o = test["options"];
       ReduceLROnPlateauOptions options;
-      if (o.value("mode", "min") == "max") options.mode = ReduceLROnPlateauOptions::Mode::kMax;
+      if (o.value("mode", "min") == "max") options.mode = MonitorMode::kMax;
       if (o.value("threshold_mode", "rel") == "abs") {
         options.threshold_mode = ReduceLROnPlateauOptions::ThresholdMode::kAbs;
       }

@@ -1,5 +1,5 @@
-// A rank for tests/python/faults/pipeline_faults.py: trains replicas of a pipeline until something ends
-// it, and tells on stdout when the first step is done, and by which error it ends.
+// A rank for tests/python/faults/pipeline_faults.py: trains replicas of a pipeline until something
+// ends it, and tells on stdout when the first step is done, and by which error it ends.
 //   pipeline_worker SCHEDULE CHUNKS_PER_RANK REPLICAS
 #include <cstdio>
 #include <string>
@@ -39,7 +39,7 @@ lockstep::ProcessGroup own_group(int count, int first_step, int step) {
   for (int i = 0; i < 8; ++i) net->push_back(nn::Linear(256, 256));
   const int stages = lockstep::default_process_group().world_size() / replicas;
   lockstep::Pipeline pipeline(net, {.process_group = own_group(replicas, stages, 1),
-                                    .replicas = own_group(stages, 1, stages),
+                                    .replicate_group = own_group(stages, 1, stages),
                                     .schedule = lockstep::pipeline_schedule_of(schedule),
                                     .micro_batches = 8,
                                     .chunks_per_rank = chunks_per_rank});

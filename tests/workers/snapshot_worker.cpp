@@ -1,5 +1,5 @@
-// The C++ side of tests/python/snapshot/snapshot_interop.py: trains, saves and loads what Python loads and
-// saved.
+// The C++ side of tests/python/snapshot/snapshot_interop.py: trains, saves and loads what Python
+// loads and saved.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -93,7 +93,8 @@ void write_sharded(const std::string& kind, const std::string& folder) {
   SmallNet net;
   const auto optimizer = make_optimizer(kind, net);
   train_by_formula(net, *optimizer, 3);
-  SnapshotDirectory(folder, {.sharded = true}).save(*net, *optimizer, {.epoch = 2, .step = 3});
+  SnapshotDirectory(folder, {.sharded_saves = true})
+      .save(*net, *optimizer, {.epoch = 2, .step = 3});
 }
 
 /// One line a tensor: name, dtype, shape and the sum of the values.

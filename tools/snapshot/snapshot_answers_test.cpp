@@ -34,10 +34,11 @@ class SnapshotAnswers : public ::testing::Test {
 
   const std::filesystem::path& run() const { return directory_.path(); }
   std::filesystem::path save(std::int64_t step, bool sharded = false,
-                             const SaveOptions& options = {}) {
-    SaveOptions how = options;
+                             const SnapshotSaveOptions& options = {}) {
+    SnapshotSaveOptions how = options;
     how.step = step;
-    SnapshotDirectory(run(), {.keep_last = 100, .sharded = sharded}).save(*net_, optimizer_, how);
+    SnapshotDirectory(run(), {.keep_last = 100, .sharded_saves = sharded})
+        .save(*net_, optimizer_, how);
     return run() / SnapshotName{0, step, sharded}.file_name();
   }
   /// Flips a bit at a place from 0, the begin, to 1, the end.

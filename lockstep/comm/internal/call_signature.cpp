@@ -51,7 +51,7 @@ std::string describe(const CallSignature& call) {
     text += name;
   }
   if (call.reduce_op != CallSignature::kNone) {
-    text += concat(", op ", reduce_op_name(static_cast<ReduceOp>(call.reduce_op)));
+    text += concat(", op ", name_of(static_cast<ReduceOp>(call.reduce_op)));
   }
   if (call.root != CallSignature::kNone) text += concat(", root ", call.root);
   return text;

@@ -26,7 +26,7 @@ void check_conversion(const CallSite& call, const at::Tensor& output, const at::
       output.scalar_type() == at::kFloat && (from == at::kHalf || from == at::kBFloat16);
   if (!converts) check_same_dtype(call, output, input);
   if (op != ReduceOp::kSum && op != ReduceOp::kAvg) {
-    refuse_into(call, reduce_op_name(op), " of ", c10::toString(from),
+    refuse_into(call, name_of(op), " of ", c10::toString(from),
                 " into float32 is not defined; only SUM and AVG are");
   }
   const auto* const memory = shared_memory(call.group);
@@ -57,7 +57,7 @@ void check_sum_of_squares(const CallSite& call, const at::Tensor& sum, const at:
 
 void check_scale(const CallSite& call, ReduceOp op) {
   if (op != ReduceOp::kAvg) {
-    refuse_into(call, "scale is supported with AVG only, not with ", reduce_op_name(op));
+    refuse_into(call, "scale is supported with AVG only, not with ", name_of(op));
   }
   if (shared_memory(call.group) == nullptr) {
     refuse_into(call, "scale needs a group that shares memory; multiply the input instead");

@@ -96,7 +96,7 @@ void check_reduce_op(const CallSite& call, ReduceOp op, at::ScalarType dtype) {
   const bool bitwise = op == ReduceOp::kBand || op == ReduceOp::kBor || op == ReduceOp::kBxor;
   const bool floating = at::isFloatingType(dtype);
   if ((bitwise && floating) || (op == ReduceOp::kAvg && !floating)) {
-    refuse(call, reduce_op_name(op), " is not defined for ", c10::toString(dtype));
+    refuse(call, name_of(op), " is not defined for ", c10::toString(dtype));
   }
 }
 

@@ -9,7 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/snapshot/internal/optimizer_kinds.h"
-#include "lockstep/snapshot/sharded_state.h"
+#include "lockstep/snapshot/state_dict.h"
 
 namespace lockstep::inline internal {
 namespace {

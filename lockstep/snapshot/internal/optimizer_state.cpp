@@ -17,7 +17,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/snapshot/internal/optimizer_kinds.h"
 #include "lockstep/snapshot/save.h"
-#include "lockstep/snapshot/sharded_state.h"
+#include "lockstep/snapshot/state_dict.h"
 
 namespace lockstep::inline internal {
 namespace {

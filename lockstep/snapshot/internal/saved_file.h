@@ -17,7 +17,7 @@ namespace lockstep::inline internal {
 /// As save(); returns the digest of the file. Absent tensors in the value are gathered one after
 /// the other while the file is written, by `gather`.
 FileDigest save_file(const std::filesystem::path& path, const c10::IValue& value,
-                     const SaveFileOptions& options = {}, const GatherWhole& gather = {});
+                     const SaveOptions& options = {}, const GatherWhole& gather = {});
 
 /// As load(), for a file whose checksum has been verified.
 c10::IValue load_verified(const ReadableFile& file);

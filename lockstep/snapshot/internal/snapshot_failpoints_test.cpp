@@ -173,7 +173,7 @@ TEST_F(SnapshotFailpoints, AProcessThatIsKilledAtAnyWriteLosesNoSnapshot) {
 }
 
 TEST_F(SnapshotFailpoints, AShardedSaveThatIsKilledAtAnyStageLosesNoSnapshot) {
-  options_.sharded = true;
+  options_.sharded_saves = true;
   save();
   int kills = 0;
   for (const FailpointInfo& point : kFailpoints) {

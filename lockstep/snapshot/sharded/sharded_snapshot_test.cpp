@@ -157,7 +157,7 @@ TEST_F(ShardedSnapshotTest, WithoutAManifestThereIsNoneAndTheNextSaveDeletesIt) 
   EXPECT_EQ(resumed_step(), 1);
   EXPECT_EQ(SnapshotDirectory(path()).newest()->step, 1);
   EXPECT_EQ(list_snapshots(path()).unfinished.size(), 1u);
-  SnapshotDirectory(path(), {.sharded = true})
+  SnapshotDirectory(path(), {.sharded_saves = true})
       .save(*net_, optimizer_, {.step = 3, .extra = {{"best", at::full({3}, 3)}}});
   EXPECT_EQ(files(path()),
             (std::vector<std::string>{"snapshot-e0000-s00000001", "snapshot-e0000-s00000003"}));
@@ -207,7 +207,7 @@ TEST_F(ShardedSnapshotTest, SavedAgainItIsReplacedInOneInstant) {
 
 TEST_F(ShardedSnapshotTest, BothKindsLieInOneDirectoryAndRetentionCountsThemTogether) {
   const auto save = [&](std::int64_t step, bool sharded) {
-    SnapshotDirectory(path(), {.sharded = sharded})
+    SnapshotDirectory(path(), {.sharded_saves = sharded})
         .save(*net_, optimizer_, {.step = step, .extra = {{"best", at::full({3}, step)}}});
   };
   save(1, false);
@@ -329,7 +329,7 @@ TEST(SnapshotManifest, TakesMemoryInProportionToItsText) {
 }
 
 TEST_F(ShardedSnapshotTest, AsynchronousItIsWholeAfterWaitOrAbsent) {
-  SnapshotDirectory directory(path(), {.asynchronous = true, .sharded = true});
+  SnapshotDirectory directory(path(), {.asynchronous_saves = true, .sharded_saves = true});
   for (std::int64_t step = 1; step <= 3; ++step) {
     directory.save(*net_, optimizer_, {.step = step, .extra = {{"best", at::full({3}, step)}}});
   }
@@ -355,7 +355,7 @@ TEST_F(ShardedSnapshotTest, AKillAtAnyInstantLeavesTheLastOneWhole) {
     ASSERT_EQ(::pipe(pipe_ends), 0);
     const pid_t saver = ::fork();
     if (saver == 0) {
-      SnapshotDirectory directory(path(), {.sharded = true});
+      SnapshotDirectory directory(path(), {.sharded_saves = true});
       for (std::int64_t save = 0;; ++save) {
         const std::int64_t step = saved + save / 2;
         directory.save(*net_, optimizer_, {.step = step, .extra = {{"best", at::full({3}, step)}}});

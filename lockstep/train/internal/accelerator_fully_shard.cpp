@@ -10,7 +10,7 @@
 #include "lockstep/base/internal/concat.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/snapshot/internal/gathered_state.h"
-#include "lockstep/snapshot/sharded_state.h"
+#include "lockstep/snapshot/state_dict.h"
 #include "lockstep/train/accelerator_state.h"
 
 namespace lockstep {

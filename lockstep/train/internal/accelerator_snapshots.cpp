@@ -107,7 +107,7 @@ void check_names(const c10::impl::GenericDict& saved,
 
 }  // namespace
 
-SaveOptions AcceleratorState::save_options(c10::IValue values) {
+SnapshotSaveOptions AcceleratorState::save_options(c10::IValue values) {
   return {
       .epoch = epoch(),
       .step = steps_,
@@ -320,8 +320,8 @@ SnapshotDirectory& Accelerator::snapshots_in(const std::string& directory) {
     throw UsageError("Accelerator: directory is empty; name the folder of the snapshots");
   }
   const SnapshotDirectoryOptions how{.keep_last = options().keep_last,
-                                     .asynchronous = options().asynchronous_saves,
-                                     .sharded = options().sharded_saves,
+                                     .asynchronous_saves = options().asynchronous_saves,
+                                     .sharded_saves = options().sharded_saves,
                                      .process_group = process_group()};
   return state_->directories.try_emplace(path, path, how).first->second;
 }

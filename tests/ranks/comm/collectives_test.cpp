@@ -99,7 +99,7 @@ TEST_F(Collectives, MinAndMaxGiveNanWhereAnyRankHasOne) {
       }
       const auto check = [&](const at::Tensor& actual, const char* call) {
         EXPECT_TRUE(at::allclose(actual, expected, 0, 0, /*equal_nan=*/true))
-            << call << ' ' << reduce_op_name(op) << ' ' << dtype << actual;
+            << call << ' ' << name_of(op) << ' ' << dtype << actual;
       };
       at::Tensor values = of(rank_);
       group_.all_reduce(values, {.op = op});
@@ -251,7 +251,7 @@ TEST_F(Collectives, ReduceScatterHasTheBitsOfAllReduceWhereBothSumInOneOrder) {
         const at::Tensor own = at::empty({numel}, input.options());
         group_.reduce_scatter_tensor(own, input, {.op = op});
         EXPECT_TRUE(at::equal(own, whole.narrow(0, rank_ * numel, numel)))
-            << dtype << ' ' << numel << ' ' << reduce_op_name(op);
+            << dtype << ' ' << numel << ' ' << name_of(op);
         const at::Tensor gathered = at::empty_like(whole);
         group_.all_gather_into_tensor(gathered, own);
         EXPECT_TRUE(at::equal(gathered, whole)) << dtype << ' ' << numel;

@@ -65,7 +65,7 @@ TEST_F(CudaState, SnapshotsHoldTheStepAtWhichTheyWereTaken) {
   torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(0.1));
   train(net, optimizer, 1);
   at::manual_seed(1000 + static_cast<std::uint64_t>(rank_));
-  SnapshotDirectory directory(folder.path(), {.asynchronous = true, .process_group = group_});
+  SnapshotDirectory directory(folder.path(), {.asynchronous_saves = true, .process_group = group_});
   directory.save(*net, optimizer, {.step = 1});
   const Tensors saved = tensors_of(*net);
   const at::Tensor drawn = at::rand({16}, on_device());

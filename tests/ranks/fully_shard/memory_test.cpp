@@ -272,7 +272,7 @@ TEST_F(FullyShardMemory, SavesAndLoadsUnitByUnit) {
       if (parameter.key().starts_with("blocks.0.")) unit_bytes += bytes;
     }
     SnapshotDirectory snapshots(folder.path() + (sharded_saves ? "/sharded" : "/whole"),
-                                {.sharded = sharded_saves, .process_group = group_});
+                                {.sharded_saves = sharded_saves, .process_group = group_});
     const auto state = sharded.sharded().gathered_state(optimizer);
     const auto memory = std::make_shared<CountMemory>();
     const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, memory);
@@ -293,7 +293,7 @@ TEST_F(FullyShardMemory, SavesAndLoadsUnitByUnit) {
     // Deletes the first, and verifies the second, which it has not written itself.
     snapshots.save(*state, {.step = 2});
     SnapshotDirectory others(folder.path() + (sharded_saves ? "/sharded" : "/whole"),
-                             {.sharded = sharded_saves, .process_group = group_});
+                             {.sharded_saves = sharded_saves, .process_group = group_});
     const std::int64_t before_last = memory->live;
     memory->most = memory->live;
     others.save(*state, {.step = 3});

@@ -224,7 +224,7 @@ TEST_F(FullyShardSnapshots, AFolderThatCannotBeMadeIsAnErrorAndNoHang) {
   } else {
     save(whole);
   }
-  SnapshotDirectory sharded(path_ + "/sharded", {.sharded = true, .process_group = group_});
+  SnapshotDirectory sharded(path_ + "/sharded", {.sharded_saves = true, .process_group = group_});
   EXPECT_SAYS(message_of<SystemError>([&] { save(sharded); }), path_);
   group_.barrier();
 }
@@ -245,10 +245,10 @@ class FullyShardOtherRanks : public FullyShardSnapshots {
         model.forward(inputs.to(at::kFloat)).square().mean().backward();
         optimizer.step();
       }
-      save(SaveOptions{.step = first_step + 3});
+      save(SnapshotSaveOptions{.step = first_step + 3});
     };
-    SnapshotDirectory snapshots(path_,
-                                {.keep_last = 9, .sharded = sharded_saves, .process_group = group});
+    SnapshotDirectory snapshots(
+        path_, {.keep_last = 9, .sharded_saves = sharded_saves, .process_group = group});
     if (is_sharded) {
       auto model =
           fully_shard(net, {.process_group = group,
@@ -258,13 +258,13 @@ class FullyShardOtherRanks : public FullyShardSnapshots {
       const auto state = model.sharded().gathered_state(adam);
       train(
           model, adam, [&] { snapshots.load_latest(*state); },
-          [&](const SaveOptions& options) { snapshots.save(*state, options); });
+          [&](const SnapshotSaveOptions& options) { snapshots.save(*state, options); });
     } else {
       DistributedDataParallel model(net, {.process_group = group});
       torch::optim::Adam adam(trained_of(net), 0.02);
       train(
           model, adam, [&] { snapshots.load_latest(*net, adam); },
-          [&](const SaveOptions& options) { snapshots.save(*net, adam, options); });
+          [&](const SnapshotSaveOptions& options) { snapshots.save(*net, adam, options); });
     }
     group.barrier();
   }

@@ -169,9 +169,11 @@ TEST_F(OneCopySaves, SnapshotsOfEachStepAreThoseOfSynchronousSaves) {
     AdamW optimizer(model->parameters(), {.lr = 0.1});
     SnapshotDirectory now(std::filesystem::path(folder.path()) / "now",
                           {.keep_last = kSaves, .process_group = group_});
-    SnapshotDirectory later(
-        std::filesystem::path(folder.path()) / "later",
-        {.keep_last = kSaves, .asynchronous = true, .sharded = sharded, .process_group = group_});
+    SnapshotDirectory later(std::filesystem::path(folder.path()) / "later",
+                            {.keep_last = kSaves,
+                             .asynchronous_saves = true,
+                             .sharded_saves = sharded,
+                             .process_group = group_});
     for (int step = 0; step < kSaves; ++step) {
       train(model, optimizer, step, step + 1);
       now.save(*model.module(), optimizer, {.step = step});

@@ -106,9 +106,10 @@ TEST_F(PipelinePadding, AMicroBatchOfWeightZeroIsLeftOut) {
 
 TEST_F(PipelinePadding, AReplicaOfPaddingAloneAddsNothing) {
   const auto [row, column, ranks, replicas, replica] = make_grid();
-  Pipeline pipeline(
-      make_rooted(),
-      {.process_group = row, .replicas = column, .micro_batches = kMicroBatches, .weight = count});
+  Pipeline pipeline(make_rooted(), {.process_group = row,
+                                    .replicate_group = column,
+                                    .micro_batches = kMicroBatches,
+                                    .weight = count});
   const at::Tensor padding = at::full_like(padded_targets(), kPadding);
   const bool is_padding = replica == replicas - 1 && replicas > 1;
   const double loss =
@@ -130,7 +131,7 @@ TEST_F(PipelinePadding, WeightsThatAreNoneAreRefused) {
   const bool is_odd = replica == replicas - 1;
   for (const double odd : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
     Pipeline pipeline(make_net(), {.process_group = row,
-                                   .replicas = column,
+                                   .replicate_group = column,
                                    .micro_batches = 2,
                                    .weight = [&](const at::Tensor& targets) {
                                      const bool is_first = targets[0][0].item<double>() == 1;
@@ -163,7 +164,7 @@ TEST_F(PipelinePadding, AMicroBatchOfWeightZeroTakesPartInSyncBatchNorm) {
     Pipeline pipeline(
         make([&, column = column] { return SyncBatchNorm(8, {.process_group = column}); }),
         {.process_group = row,
-         .replicas = column,
+         .replicate_group = column,
          .schedule = schedule,
          .micro_batches = kMicroBatches,
          .weight = count});
@@ -208,7 +209,7 @@ TEST_F(PipelinePadding, WhatNoReplicaUsesHasNoGradient) {
     torch::manual_seed(7);
     return nn::Sequential(Sparingly(), nn::Linear(6, 5));
   };
-  Pipeline pipeline(make(), {.process_group = row, .replicas = column, .micro_batches = 2});
+  Pipeline pipeline(make(), {.process_group = row, .replicate_group = column, .micro_batches = 2});
   nn::Sequential uncut = make();
   torch::optim::AdamW ours(pipeline.parameters(),
                            torch::optim::AdamWOptions(0.1).weight_decay(0.1));

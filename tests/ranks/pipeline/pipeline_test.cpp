@@ -151,7 +151,7 @@ TEST_F(PipelineRanks, ReplicasTrainOnAllSamplesTogether) {
     const at::NoGradGuard no_grad;
     if (replica > 0) parameter.add_(replica);
   }
-  Pipeline pipeline(net, {.process_group = row, .replicas = column, .micro_batches = 3});
+  Pipeline pipeline(net, {.process_group = row, .replicate_group = column, .micro_batches = 3});
   nn::Sequential uncut = make_net();
   // Sizes differ between replicas, and the second step adds to the first.
   for (int step = 0; step < 2; ++step) {

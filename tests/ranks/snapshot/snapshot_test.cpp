@@ -126,7 +126,9 @@ class ShardedRankSnapshots : public RankSnapshots, public ::testing::WithParamIn
     train(net_, optimizer_, 1);
     train(net_, adam_, 2);
   }
-  SnapshotDirectoryOptions options() const { return {.asynchronous = GetParam(), .sharded = true}; }
+  SnapshotDirectoryOptions options() const {
+    return {.asynchronous_saves = GetParam(), .sharded_saves = true};
+  }
   std::vector<std::string> names_in(const std::filesystem::path& path) const {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(path)) {

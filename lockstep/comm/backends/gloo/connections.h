@@ -18,7 +18,7 @@ namespace lockstep::gloo_backend {
 
 /// The connections of a group of Gloo to its other ranks. Gloo does not end an operation of which a
 /// part is already being sent or received when the connection breaks: it would wait until its
-/// timeout. Whoever waits for an operation looks here too.
+/// timeout. So each wait for an operation also looks here.
 /// Threads: any.
 /// Lifetime: keeps Gloo's context, not the group.
 class Connections {

@@ -17,7 +17,7 @@ bool reduces(CallKind kind) {
 // " (SUM) of 12 float32 elements"
 std::string describe_tensors(const Call& call) {
   std::string text;
-  if (reduces(call.kind)) text += concat(" (", reduce_op_name(call.op), ")");
+  if (reduces(call.kind)) text += concat(" (", name_of(call.op), ")");
   if (call.kind != CallKind::kAllToAll) text += concat(" of ", std::uint64_t{call.elements});
   text += concat(" ", element_name(call.element), " elements");
   if (call.converts) text += concat(" from ", element_name(call.input_element));
