@@ -17,6 +17,8 @@
 
 namespace lockstep {
 
+inline namespace internal {
+
 /// Sampler for LibTorch's data loader: returns the batches of the epoch that a LoaderPosition has
 /// begun.
 class EpochSampler : public torch::data::samplers::Sampler<> {
@@ -39,6 +41,8 @@ class EpochSampler : public torch::data::samplers::Sampler<> {
  private:
   std::shared_ptr<LoaderPosition> position_;
 };
+
+}  // namespace internal
 
 /// Loads this rank's batches of a dataset of torch::data. All ranks get equally many batches, and
 /// each sample is used once per epoch; EpochPlan has the rule.

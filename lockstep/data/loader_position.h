@@ -48,6 +48,8 @@ struct DataLoaderOptions {
   c10::Device device = at::kCPU;
 };
 
+inline namespace internal {
+
 /// A point in the loops over a DataLoader where the program holds no batch.
 enum class LoaderBoundary {
   kLoopBegins,
@@ -61,6 +63,8 @@ struct ShardPlace {
   std::int64_t batch = 0;  ///< number of the step in its epoch
   int shard = 0;
 };
+
+}  // namespace internal
 
 /// The position of a DataLoader, shared with the loops that train on its batches.
 /// Threads: one at a time.

@@ -49,6 +49,8 @@ class ReplicaFailed : public Error {
   int replica_;
 };
 
+inline namespace internal {
+
 /// Splits the tensors of one call into the same number of chunks.
 class InputScatter {
  public:
@@ -107,6 +109,8 @@ class ModuleReplicas {
   std::vector<std::unique_ptr<Replica>> replicas_;  // null until needed; the first is the module
   std::unique_ptr<ReplicaThreads> threads_;         // null until needed
 };
+
+}  // namespace internal
 
 }  // namespace lockstep
 

@@ -18,6 +18,8 @@
 
 namespace lockstep {
 
+inline namespace internal {
+
 /// A module holder, as TORCH_MODULE declares it: it owns a module through a shared_ptr.
 template <class T>
 concept ModuleHolder = requires {
@@ -56,6 +58,8 @@ void collect_tensors(const T& output, std::vector<at::Tensor>& tensors) {
     std::apply([&](const auto&... items) { (collect_tensors(items, tensors), ...); }, output);
   }
 }
+
+}  // namespace internal
 
 /// Trains one replica of a module on each rank and keeps the replicas bit-identical: averages the
 /// gradients over all ranks while backward() runs, and copies rank 0's buffers to all ranks.

@@ -75,7 +75,7 @@ void check_one_copy(const DistributedDataParallelOptions& options) {
 
 }  // namespace
 
-std::string describe(const DistributedDataParallelOptions& options) {
+std::string internal::describe(const DistributedDataParallelOptions& options) {
   std::ostringstream text;
   text << std::boolalpha;
   const auto add = [&](const char* option, const auto& value) {
@@ -99,7 +99,7 @@ std::string describe(const DistributedDataParallelOptions& options) {
   return text.str();
 }
 
-void check(const DistributedDataParallelOptions& options) {
+void internal::check(const DistributedDataParallelOptions& options) {
   if (options.bucket_cap_mb) check_cap("bucket_cap_mb", *options.bucket_cap_mb);
   for (const double mb : options.bucket_cap_mb_list) check_cap("bucket_cap_mb_list", mb);
   if (options.bucket_cap_mb && !options.bucket_cap_mb_list.empty()) {

@@ -85,11 +85,15 @@ struct DistributedDataParallelOptions {
   std::shared_ptr<CommHook> comm_hook = {};
 };
 
+inline namespace internal {
+
 /// One line per option that must be equal on all ranks: "option static_graph=true".
 std::string describe(const DistributedDataParallelOptions& options);
 
 /// Validates the options and claims the hook for the model.
 /// Errors: UsageError with the option for invalid values, and for a hook that serves another model.
 void check(const DistributedDataParallelOptions& options);
+
+}  // namespace internal
 
 }  // namespace lockstep

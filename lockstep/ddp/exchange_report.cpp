@@ -22,7 +22,7 @@ const char* name_of(BucketKind kind) {
   return "own gradients";
 }
 
-void add_up(ExchangeReport& report) {
+void internal::add_up(ExchangeReport& report) {
   using Time = ExchangeReport::Time;
   report.bytes = 0;
   report.in_flight = report.waited = Time::zero();

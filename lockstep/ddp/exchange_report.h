@@ -58,8 +58,12 @@ struct ExchangeReport {
   double overlap_ratio = 0;
 };
 
+inline namespace internal {
+
 /// Computes the totals from `buckets` (in the order in which their exchanges began), `backward` and
 /// `exchanged`. Pure.
 void add_up(ExchangeReport& report);
+
+}  // namespace internal
 
 }  // namespace lockstep

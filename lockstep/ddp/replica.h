@@ -28,6 +28,8 @@ class OneCopyGradients;
 class ReplicaState;
 }  // namespace internal
 
+class NoSyncGuard;
+
 /// Options of DistributedDataParallel::backward.
 struct WeightedBackwardOptions {
   /// Weight of this loss relative to other ranks and other backward passes: the number of samples
@@ -38,6 +40,8 @@ struct WeightedBackwardOptions {
   /// See Tensor::backward.
   bool create_graph = false;
 };
+
+inline namespace internal {
 
 /// Makes a module a replica of rank 0's and keeps it one: the part of DistributedDataParallel that
 /// is independent of the module's type.
@@ -97,7 +101,7 @@ class Replica {
   const ProcessGroup& process_group() const { return group_; }
 
  private:
-  friend class NoSyncGuard;
+  friend class lockstep::NoSyncGuard;
   bool has_one_copy() const;
   void make_reducer(std::shared_ptr<CopyMemory> kept);
   void make_one_copy(std::shared_ptr<CopyMemory> kept, const std::vector<at::Tensor>& trained,
@@ -119,6 +123,8 @@ class Replica {
   std::shared_ptr<OneCopyGradients> one_copy_;          // null: a replica of its own
   std::unique_ptr<GradientReducer> reducer_;
 };
+
+}  // namespace internal
 
 /// Skips the exchange of gradients while it lives, if `enabled`. Guards nest.
 class [[nodiscard]] NoSyncGuard {

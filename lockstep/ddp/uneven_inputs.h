@@ -21,6 +21,8 @@
 
 namespace lockstep {
 
+inline namespace internal {
+
 /// Whether a batch of this type without samples can be made: tensors with samples along dimension
 /// 0, torch::data::Examples, pairs, tuples and arrays of these; and vectors, as lists of samples.
 template <class Batch>
@@ -138,6 +140,8 @@ class BatchVote {
   int cast_ = 0;
   bool all_have_ = true;
 };
+
+}  // namespace internal
 
 /// Options of DistributedDataParallel::join.
 template <class Batch>

@@ -12,7 +12,7 @@
 #include <ATen/core/ivalue.h>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/snapshot/sharded_state.h"
+#include "lockstep/snapshot/state_dict.h"
 
 namespace torch::optim {
 class LBFGS;
@@ -35,6 +35,8 @@ struct ShardedOptimizerOptions {
   /// parameters of which the program keeps views.
   bool parameters_as_bucket_view = false;
 };
+
+inline namespace internal {
 
 /// Plans and exchanges the shards of a ShardedOptimizer: the part that is independent of the
 /// optimizer's type.
@@ -71,6 +73,8 @@ class OptimizerShards {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+}  // namespace internal
 
 /// Shards an optimizer's state over ranks: each rank keeps the state of its parameters, updates
 /// them, and receives the others from their ranks. The parameters have the bits of the unsharded

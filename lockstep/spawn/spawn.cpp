@@ -301,7 +301,7 @@ std::string spawn_for_result(const std::function<std::string(int rank)>& body, i
   return run_processes(body, process_count, /*may_answer_signals=*/true);
 }
 
-bool repeats_first_process() {
+bool internal::repeats_first_process() {
   return !runs_body && call_to_run().has_value();
 }
 

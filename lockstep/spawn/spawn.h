@@ -53,8 +53,12 @@ void spawn(const std::function<void(int rank)>& body, int process_count);
 /// processes exit with code 0, this process returns the result instead of ending by the signal.
 std::string spawn_for_result(const std::function<std::string(int rank)>& body, int process_count);
 
+inline namespace internal {
+
 /// Whether this is a process of spawn() before its body, where it repeats what the first process
 /// did.
 bool repeats_first_process();
+
+}  // namespace internal
 
 }  // namespace lockstep

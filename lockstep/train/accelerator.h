@@ -29,6 +29,10 @@
 
 namespace lockstep {
 
+inline namespace internal {
+class TrainerLoop;
+}
+
 /// One of the batches whose gradients accumulate for one step; see Accelerator::accumulate.
 class [[nodiscard]] AccumulateGuard {
  public:
@@ -70,9 +74,9 @@ class [[nodiscard]] AccumulateGuard {
 /// register.
 ///
 /// With Strategy::kFullyShard each rank holds a shard of the model: prepare() takes the parameters'
-/// memory from the module, and gives a prepared optimizer this rank's pieces of them. Recovery needs
-/// all ranks on one machine: each leaves a copy of its shard there in each step. Else all ranks
-/// restart from the newest snapshot.
+/// memory from the module, and gives a prepared optimizer this rank's pieces of them. Recovery
+/// needs all ranks on one machine: each leaves a copy of its shard there in each step. Else all
+/// ranks restart from the newest snapshot.
 ///
 /// Threads: call from the training thread; one accelerator at a time.
 /// Lifetime: objects passed to prepare() by reference must outlive it. What prepare() returns may
@@ -384,7 +388,7 @@ class Accelerator {
   }
 
  private:
-  friend class TrainerLoop;  // it registers state that a snapshot may lack
+  friend class internal::TrainerLoop;  // it registers state that a snapshot may lack
   DistributedDataParallelOptions ddp_options() const;
   void register_state(AcceleratorState::Registered registered);
   SnapshotDirectory& snapshots_in(const std::string& directory);

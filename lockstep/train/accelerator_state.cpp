@@ -60,7 +60,7 @@ void check_fully_shard(const AcceleratorOptions& options) {
          "fully_shard.replicate_group (fully_shard.hybrid_shard makes the groups)");
 }
 
-void check(const AcceleratorOptions& options) {
+void check_options(const AcceleratorOptions& options) {
   if (options.gradient_accumulation_steps < 1) {
     throw UsageError(concat("Accelerator: gradient_accumulation_steps is ",
                             options.gradient_accumulation_steps, ", it must be at least 1"));
@@ -76,7 +76,7 @@ AcceleratorState::AcceleratorState(AcceleratorOptions options, ProcessGroup grou
       autocast_dtype_(dtype_of(options_.precision)),
       scaler_({.enabled = autocast_dtype_ == at::kHalf}),
       training_id_(random_id()) {
-  check(options_);
+  check_options(options_);
   if (options_.logical_shards != 0) shards_ = std::make_unique<AcceleratorShards>(*this);
   if (!group_) join();
   if (options_.strategy == Strategy::kFullyShard) {

@@ -35,7 +35,6 @@ class AcceleratorShards;
 class AcceleratorTraining;
 class GatheredState;
 class StepRecovery;
-}  // namespace internal
 
 /// A prepared model, independent of its type.
 class PreparedReplica {
@@ -264,7 +263,7 @@ class AcceleratorState {
   /// As Accelerator::leave_training.
   void leave_training();
   /// Options for a snapshot of this step with values().
-  SaveOptions save_options(c10::IValue values);
+  SnapshotSaveOptions save_options(c10::IValue values);
   /// All state but the first model and the first optimizer, as plain values for a file.
   c10::IValue values();
   /// Whether a process of this training run saved a snapshot with these values.
@@ -388,5 +387,7 @@ class AcceleratorState {
   std::map<std::string, TensorDict> given_up_{};
   TensorDict given_up_scaler_{};
 };
+
+}  // namespace internal
 
 }  // namespace lockstep

@@ -115,7 +115,7 @@ FoundBatchSize BatchSizeSearch::found() const {
   return found_;
 }
 
-c10::IValue to_value(const FoundBatchSize& found) {
+c10::IValue internal::to_value(const FoundBatchSize& found) {
   c10::List<std::int64_t> sizes;
   c10::List<double> speeds;
   c10::List<std::int64_t> memory;
@@ -127,7 +127,7 @@ c10::IValue to_value(const FoundBatchSize& found) {
   return std::tuple(found.batch_size, sizes, speeds, memory);
 }
 
-void from_value(const c10::IValue& value, FoundBatchSize& found) {
+void internal::from_value(const c10::IValue& value, FoundBatchSize& found) {
   const auto& parts = value.toTupleRef().elements();
   found.batch_size = parts[0].toInt();
   for (std::size_t i = 0; i < parts[1].toIntList().size(); ++i) {

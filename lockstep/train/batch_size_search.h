@@ -42,6 +42,8 @@ struct FoundBatchSize {
   std::vector<BatchSizeTrial> trials = {};  ///< those that fit
 };
 
+inline namespace internal {
+
 /// The search behind Trainer::find_batch_size: decides which sizes to try, and collects the
 /// results.
 class BatchSizeSearch {
@@ -86,5 +88,7 @@ class BatchSizeSearch {
 c10::IValue to_value(const FoundBatchSize& found);
 /// Converts it back.
 void from_value(const c10::IValue& value, FoundBatchSize& found);
+
+}  // namespace internal
 
 }  // namespace lockstep

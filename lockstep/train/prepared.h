@@ -234,6 +234,8 @@ class PreparedScheduler {
   std::shared_ptr<AcceleratorState> state_;
 };
 
+inline namespace internal {
+
 /// The dataset and options of a data loader of LibTorch.
 template <class Dataset>
 struct TakenDataset {
@@ -271,5 +273,7 @@ TakenDataset<Dataset> take_dataset(torch::data::StatelessDataLoader<Dataset, Sam
                       .shuffle = kShuffles,
                       .drop_last = options.drop_last}};
 }
+
+}  // namespace internal
 
 }  // namespace lockstep

@@ -371,9 +371,9 @@ void TrainerLoop::end_step(bool epoch_ends) {
 void TrainerLoop::show(bool epoch_ends, bool validates) {
   if (!options_.enable_progress_bar) return;
   if (epoch_ends) {
-    bar_->epoch_done(concat("epoch ", state_.time.epochs, describe(state_.metrics)));
+    bar_->epoch_done(concat("epoch ", state_.time.epochs, lockstep::describe(state_.metrics)));
   } else if (validates) {
-    bar_->print(concat("step ", state_.time.batches, describe(state_.metrics)));
+    bar_->print(concat("step ", state_.time.batches, lockstep::describe(state_.metrics)));
   }
 }
 

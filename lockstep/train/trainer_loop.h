@@ -24,8 +24,8 @@
 namespace lockstep {
 
 inline namespace internal {
+
 class MetricFile;
-}
 
 /// Errors: UsageError for an option that is out of range, naming it.
 void check(const TrainerOptions& options);
@@ -220,5 +220,7 @@ class TrainerLoop {
   std::int64_t logged_samples_ = 0;
   bool is_preempted_ = false;
 };
+
+}  // namespace internal
 
 }  // namespace lockstep

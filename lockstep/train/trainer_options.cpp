@@ -29,7 +29,7 @@ void check_least(const char* name, double value, double least) {
 
 }  // namespace
 
-void check(const TrainerOptions& options) {
+void internal::check(const TrainerOptions& options) {
   if (!Duration::parse(options.max_duration, "Trainer: max_duration")) {
     throw UsageError("Trainer: max_duration is empty; say how long to train, as in 10ep");
   }
@@ -61,7 +61,7 @@ void check(const TrainerOptions& options) {
   check_least("num_nodes", options.num_nodes, 0);
 }
 
-std::vector<std::shared_ptr<Callback>> callbacks_of(const TrainerOptions& options) {
+std::vector<std::shared_ptr<Callback>> internal::callbacks_of(const TrainerOptions& options) {
   std::vector<std::shared_ptr<Callback>> callbacks;
   if (!options.trace.empty()) {
     const std::string word = "steps=";  // May stand before them.
@@ -83,7 +83,7 @@ std::vector<std::shared_ptr<Callback>> callbacks_of(const TrainerOptions& option
   return callbacks;
 }
 
-AcceleratorOptions accelerator_options(const TrainerOptions& options) {
+AcceleratorOptions internal::accelerator_options(const TrainerOptions& options) {
   const bool writes = options.fast_dev_run == 0;
   DistributedDataParallelOptions ddp = options.ddp;
   if (options.profiler == Profiler::kSimple && !ddp.step_timer) {
@@ -112,15 +112,16 @@ AcceleratorOptions accelerator_options(const TrainerOptions& options) {
           .fully_shard = options.fully_shard};
 }
 
-DataLoaderOptions train_loader_options(const TrainerOptions& options) {
+DataLoaderOptions internal::train_loader_options(const TrainerOptions& options) {
   return {.batch_size = options.batch_size,
           .shuffle = options.overfit_batches == 0,
           .limit_batches = epoch_limit(options),
           .workers = options.workers};
 }
 
-DataLoaderOptions evaluation_loader_options(const TrainerOptions& options, std::int64_t limit,
-                                            const Accelerator& accelerator) {
+DataLoaderOptions internal::evaluation_loader_options(const TrainerOptions& options,
+                                                      std::int64_t limit,
+                                                      const Accelerator& accelerator) {
   return {.batch_size = options.batch_size,
           .split_batches = options.split_batches,
           .shuffle = false,
@@ -130,7 +131,7 @@ DataLoaderOptions evaluation_loader_options(const TrainerOptions& options, std::
           .device = accelerator.device()};
 }
 
-void seed_evaluation(LoaderPosition& position, const TrainerOptions& options) {
+void internal::seed_evaluation(LoaderPosition& position, const TrainerOptions& options) {
   if (options.logical_shards == 0) return;
   // Other numbers than those of the training's shards.
   constexpr std::uint64_t kOfEvaluations = 0x9E3779B97F4A7C15U;
@@ -139,7 +140,7 @@ void seed_evaluation(LoaderPosition& position, const TrainerOptions& options) {
   });
 }
 
-void seed_ranks(const TrainerOptions& options, int rank) {
+void internal::seed_ranks(const TrainerOptions& options, int rank) {
   at::manual_seed(options.seed + static_cast<std::uint64_t>(rank));
   if (options.deterministic) {
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);

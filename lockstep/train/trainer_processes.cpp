@@ -34,7 +34,7 @@ bool Trainer::is_global_zero() const {
   return launched_rank().value_or(0) == 0 && !repeats_first_process();
 }
 
-c10::IValue to_value(const Metrics& metrics) {
+c10::IValue internal::to_value(const Metrics& metrics) {
   c10::List<std::string> names;
   c10::List<double> values;
   for (const auto& [name, value] : metrics) {
@@ -44,7 +44,7 @@ c10::IValue to_value(const Metrics& metrics) {
   return std::tuple(names, values);
 }
 
-void from_value(const c10::IValue& value, Metrics& metrics) {
+void internal::from_value(const c10::IValue& value, Metrics& metrics) {
   const auto& parts = value.toTupleRef().elements();
   const auto names = parts[0].toList();
   const auto values = parts[1].toDoubleList();
@@ -53,13 +53,13 @@ void from_value(const c10::IValue& value, Metrics& metrics) {
   }
 }
 
-c10::IValue to_value(const FitResult& result) {
+c10::IValue internal::to_value(const FitResult& result) {
   const TrainingTime& time = result.time;
   return std::tuple(static_cast<std::int64_t>(result.end), result.reason, time.epochs, time.batches,
                     time.samples, time.seconds, to_value(result.metrics));
 }
 
-void from_value(const c10::IValue& value, FitResult& result) {
+void internal::from_value(const c10::IValue& value, FitResult& result) {
   const auto& parts = value.toTupleRef().elements();
   result.end = static_cast<FitEnd>(parts[0].toInt());
   result.reason = parts[1].toStringRef();
@@ -70,15 +70,15 @@ void from_value(const c10::IValue& value, FitResult& result) {
   from_value(parts[6], result.metrics);
 }
 
-c10::IValue to_value(const at::Tensor& tensor) {
+c10::IValue internal::to_value(const at::Tensor& tensor) {
   return tensor;
 }
 
-void from_value(const c10::IValue& value, at::Tensor& tensor) {
+void internal::from_value(const c10::IValue& value, at::Tensor& tensor) {
   tensor = value.toTensor();
 }
 
-bool starts_processes(const TrainerOptions& options) {
+bool internal::starts_processes(const TrainerOptions& options) {
   if (launched_rank()) {
     const bool is_own = env::text(env::kSpawn).has_value();
     if (options.num_nodes > 0 && !is_own &&
@@ -98,8 +98,8 @@ bool starts_processes(const TrainerOptions& options) {
   return options.devices > 1;
 }
 
-c10::IValue run_in_processes(const TrainerOptions& options,
-                             const std::function<c10::IValue()>& body) {
+c10::IValue internal::run_in_processes(const TrainerOptions& options,
+                                       const std::function<c10::IValue()>& body) {
   const std::string bytes = spawn_for_result(
       [&](int rank) {
         const c10::IValue value = body();

@@ -37,10 +37,10 @@ std::string best_weights(const TrainerOptions& options,
 
 }  // namespace
 
-void load_weights(torch::nn::Module& module, const EvaluateOptions& evaluated,
-                  const TrainerOptions& options,
-                  const std::vector<std::shared_ptr<Callback>>& callbacks,
-                  const Accelerator& accelerator) {
+void internal::load_weights(torch::nn::Module& module, const EvaluateOptions& evaluated,
+                            const TrainerOptions& options,
+                            const std::vector<std::shared_ptr<Callback>>& callbacks,
+                            const Accelerator& accelerator) {
   if (evaluated.ckpt_path.empty()) return;
   run_on_all(accelerator.process_group(), "load weights", [&] {
     const std::string& asked = evaluated.ckpt_path;

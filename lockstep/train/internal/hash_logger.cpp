@@ -72,7 +72,7 @@ void HashLogger::log_hashes(const TrainerState& state) {
 
 }  // namespace internal
 
-TrainerOptions with_replay(TrainerOptions options) {
+TrainerOptions internal::with_replay(TrainerOptions options) {
   const auto request = replay_request();
   if (!request || absolute_directory(options.directory) != request->directory) return options;
   if (options.logical_shards != request->logical_shards) {
