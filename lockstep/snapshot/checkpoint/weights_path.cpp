@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -43,24 +44,48 @@ bool has_tensors(const c10::IValue& value) {
   return has;
 }
 
-/// Adds the paths of what has tensors at and below `value`, which is at `path`. An empty dict that
-/// has the name of the weights' counts too: a model may have no tensors.
+/// Adds the paths of what has tensors at and below `value`, which is at `path`.
 void add_paths(const c10::IValue& value, KeyPath& path, std::vector<KeyPath>& paths) {
   if (!value.isGenericDict() || path.size() == kLongestPath) {
     if (has_tensors(value)) paths.push_back(path);
     return;
   }
-  const auto dict = value.toGenericDict();
   path.emplace_back();
-  if (dict.empty() && path.size() > 1 &&
-      std::ranges::find(kWeightsKeys, *(path.end() - 2)) != kWeightsKeys.end()) {
-    paths.push_back(path);
-  }
-  for (const auto& item : dict) {
+  for (const auto& item : value.toGenericDict()) {
     path.back() = key_text(item.key());
     add_paths(item.value(), path, paths);
   }
   path.pop_back();
+}
+
+/// An empty dict that has a name of the weights'; nullopt: none.
+std::optional<c10::IValue> empty_weights_in(const c10::IValue& dict) {
+  for (const std::string_view key : kWeightsKeys) {
+    const c10::IValue nested = find_value(dict, std::string(key));
+    if (nested.isGenericDict() && nested.toGenericDict().empty()) return nested;
+  }
+  return std::nullopt;
+}
+
+/// Of a model without tensors.
+std::optional<c10::IValue> empty_weights(const c10::IValue& tree, std::span<const KeyPath> paths) {
+  if (!tree.isGenericDict()) return std::nullopt;
+  if (const auto found = empty_weights_in(tree)) return found;
+  const auto tops = tree.toGenericDict();
+  std::optional<c10::IValue> only;
+  for (const auto& top : tops) {
+    if (!top.value().isGenericDict()) continue;
+    const auto found = empty_weights_in(top.value());
+    if (!found) continue;
+    std::vector<KeyPath> below;
+    std::ranges::copy_if(paths, std::back_inserter(below), [&](const KeyPath& path) {
+      return !path.empty() && path[0] == key_text(top.key());
+    });
+    if (tops.size() > 1 && !has_optimizer(below)) continue;
+    if (only) return std::nullopt;
+    only = found;
+  }
+  return only;
 }
 
 c10::IValue value_at(c10::IValue value, std::span<const std::string> path) {
@@ -100,7 +125,9 @@ c10::IValue weights_value(const c10::IValue& tree) {
   std::vector<KeyPath> paths;
   KeyPath top;
   add_paths(tree, top, paths);
-  return value_at(tree, weights_path(paths));
+  const KeyPath path = weights_path(paths);
+  if (!path.empty()) return value_at(tree, path);
+  return empty_weights(tree, paths).value_or(tree);
 }
 
 std::string name_below(const KeyPath& path, const KeyPath& dict) {

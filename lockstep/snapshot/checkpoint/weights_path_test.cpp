@@ -1,6 +1,10 @@
 #include "lockstep/snapshot/checkpoint/weights_path.h"
 
+#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
+
+#include "lockstep/snapshot/internal/value_tree.h"
+#include "lockstep/snapshot/save.h"
 
 namespace lockstep {
 namespace {
@@ -59,6 +63,53 @@ TEST(WeightsPath, AnyPathIsAllowed) {
   EXPECT_EQ(names_of({}), Names{});
   EXPECT_EQ(names_of({{}, {"model", ""}}), Names{""});
   EXPECT_EQ(names_of({{}, {"w"}}), Names{"w"});
+}
+
+using Items = std::vector<std::pair<std::string, c10::IValue>>;
+
+c10::IValue dict(const Items& items) {
+  c10::impl::GenericDict dict = make_dict();
+  for (const auto& [key, value] : items) dict.insert(key, value);
+  return dict;
+}
+
+/// Names of the tensors in the weights of a tree.
+Names names_in(const c10::IValue& tree) {
+  Names names;
+  visit_tensors(weights_value(tree),
+                [&](const std::string& name, const at::Tensor&) { names.push_back(name); });
+  return names;
+}
+
+TEST(WeightsValue, IsFoundByThePathsOfTheTensors) {
+  const c10::IValue tensor = at::ones({1});
+  const c10::IValue weights = dict({{"w", tensor}});
+  const c10::IValue none = dict({});
+  EXPECT_EQ(names_in(tensor), Names{""});
+  EXPECT_EQ(names_in(weights), Names{"w"});
+  EXPECT_EQ(names_in(dict({{"model", weights}, {"optim", weights}})), Names{"w"});
+  EXPECT_EQ(names_in(dict({{"app", dict({{"model", weights}, {"optim", weights}})}})), Names{"w"});
+  // Options of a model, also with an empty dict of the weights' name.
+  const c10::IValue options = dict({{"model", none}, {"name", std::string("net")}});
+  EXPECT_EQ(names_in(dict({{"model", options}, {"state_dict", weights}})), Names{"w"});
+  EXPECT_EQ(names_in(dict({{"w", tensor}, {"model", dict({{"x", options}})}})), Names{"w"});
+  EXPECT_EQ(names_in(dict({{"app", dict({{"model", weights}})}, {"x", dict({{"y", options}})}})),
+            Names{"w"});
+  EXPECT_EQ(names_in(dict({{"net", weights}, {"x", options}})), Names{"net.w"});
+  // A list is no dict of weights.
+  EXPECT_EQ(names_in(dict({{"model", c10::List<at::Tensor>({at::ones({1})})}, {"w", tensor}})),
+            (Names{"model.0", "w"}));
+}
+
+TEST(WeightsValue, OfAModelWithoutTensorsIsEmpty) {
+  const c10::IValue none = dict({});
+  const c10::IValue state = dict({{"m", at::ones({1})}});
+  for (const c10::IValue& tree :
+       {dict({{"model", none}, {"optim", state}}),
+        dict({{"app", dict({{"model", none}, {"optim", state}})}, {"step", at::ones({1})}}),
+        dict({{"app", dict({{"state_dict", none}})}})}) {
+    EXPECT_TRUE(weights_value(tree).toGenericDict().empty());
+  }
 }
 
 }  // namespace
