@@ -110,6 +110,7 @@ void ModelCopy::throw_void_step(int rank) const {
 
 void ModelCopy::note_loss(const Error& error) {
   is_broken_ = true;
+  if (lost_ranks_ && !lost_ranks_->empty()) return;
   const auto* const operation = dynamic_cast<const OperationError*>(&error);
   lost_ranks_ = operation != nullptr ? operation->fields().ranks : std::vector<int>();
   // Ranks that leave later do so because of this loss.
