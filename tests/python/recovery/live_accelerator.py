@@ -246,14 +246,18 @@ class LiveAccelerator(LiveAcceleratorTest):
     def test_a_rank_that_is_killed_when_a_preempted_training_has_ended_resumes_it(self):
         with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
             options = {"steps": 60, "ranks": 2, "arguments": ("trainer",)}
-            job = self.start(environment={"ACCELERATOR_WORKER_FAULT": "preempted", "ACCELERATOR_WORKER_FOLDER": folder},
-                             **options)
+            environment = {"ACCELERATOR_WORKER_FOLDER": folder}
+            job = self.start(environment=environment | {"ACCELERATOR_WORKER_FAULT": "preempted"}, **options)
             processes = job.wait_for_begin(2)
             job.wait_for_step(10)
             os.kill(processes[0], signal.SIGUSR1)
-            again = job.wait_for_begin(2)
-            self.assertFalse(set(processes.values()) & set(again.values()))
-            self.assertEqual(job.finish(), [0], job.errors)
+            ended = job.finish()
+            if ended == [75]:  # The launcher learned only after rank 1's death that rank 0 was preempted.
+                job = self.start(environment=environment, **options)
+                ended = job.finish()
+            self.assertEqual(ended, [0], job.errors)
+            resumed = [pid for pid, text in job.said if " of 2 begins at " in text][-2:]
+            self.assertEqual(len(set(resumed) - set(processes.values())), 2)
             self.assertEqual(job.last_step(), 59)
             self.expect_audited(folder)
 
