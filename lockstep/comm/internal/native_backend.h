@@ -106,9 +106,9 @@ class NativeBackend {
   virtual bool compares_calls() const { return false; }
   /// Whether it has running calls for which its destructor would wait.
   virtual bool is_busy() { return false; }
-  /// Whether the connections to all other ranks are lost: calls that are incomplete stay so, and
-  /// the backend may not notice itself. Threads: any.
-  virtual bool is_cut_off() { return false; }
+  /// Whether the connections to all other ranks are lost: an incomplete call that began at `begun`
+  /// stays so, and the backend may not notice itself. Ask twice a second. Threads: any.
+  virtual bool is_cut_off(std::chrono::steady_clock::time_point /*begun*/) { return false; }
   /// Best size of an exchange of gradients, in bytes; 0: the backend has no preference.
   virtual std::int64_t bucket_bytes() const { return 0; }
   /// Null: ranks do not share memory.

@@ -15,20 +15,28 @@
 namespace lockstep::gloo_backend {
 namespace {
 
-using Clock = Deadline::Clock;
 using std::chrono::milliseconds;
 
-// For what was received before to be processed, on a machine that is busy.
-constexpr milliseconds kToBeProcessed{3'000};
+// For what was received before to be processed, on a machine that is busy. Looks are counted, as a
+// process that was stopped meanwhile has processed nothing.
+constexpr int kLooksToBeProcessed = 10;
+// What is left to do takes no longer than what was done before the connection broke, and this.
+constexpr std::chrono::seconds kLongestProcessing{60};
 
 constexpr const char* kTcpPair = "N4gloo9transport3tcp4PairE";
 
 }  // namespace
 
 Connections::Connections(std::shared_ptr<::gloo::Context> context, int rank, int world_size)
-    : context_(std::move(context)),
-      rank_(rank),
-      broken_since_(static_cast<std::size_t>(world_size)) {}
+    : context_(std::move(context)), rank_(rank), by_rank_(static_cast<std::size_t>(world_size)) {}
+
+void Connections::close() {
+  {
+    const MutexLock lock(mutex_);
+    is_closed_ = true;
+  }
+  context_->closeConnections();
+}
 
 // Of other transports than TCP nothing is known.
 bool Connections::is_connected(int peer) const {
@@ -37,50 +45,61 @@ bool Connections::is_connected(int peer) const {
   return static_cast<::gloo::transport::tcp::Pair*>(pair)->isConnected();
 }
 
-bool Connections::are_lost(int peer) {
-  const MutexLock lock(mutex_);
+bool Connections::is_lost(int peer, Clock::time_point begun) {
+  Connection& connection = by_rank_[static_cast<std::size_t>(peer)];
   const auto now = Clock::now();
-  const auto is_lost = [&](int rank) LOCKSTEP_REQUIRES(mutex_) {
-    auto& since = broken_since_[static_cast<std::size_t>(rank)];
-    if (!since && !is_connected(rank)) since = now;
-    return since && now - *since >= kToBeProcessed;
-  };
-  if (peer != kAll) return is_lost(peer);
-  bool all = broken_since_.size() > 1;
-  for (int rank = 0; rank < static_cast<int>(broken_since_.size()); ++rank) {
-    if (rank != rank_ && !is_lost(rank)) all = false;
+  if (connection.looks == 0) {
+    if (is_connected(peer)) return false;
+    connection = {.broken_at = now, .seen_at = now, .looks = 1};
+  } else if (now - connection.seen_at >= kBetweenLooks) {
+    connection.seen_at = now;
+    ++connection.looks;
+  }
+  const auto processing =
+      std::min<Clock::duration>(connection.broken_at - begun, kLongestProcessing);
+  return connection.looks > kLooksToBeProcessed && connection.looks * kBetweenLooks > processing;
+}
+
+bool Connections::are_lost(int peer, Clock::time_point begun) {
+  const MutexLock lock(mutex_);
+  if (peer != kAll) return is_lost(peer, begun);
+  bool all = by_rank_.size() > 1;
+  for (int rank = 0; rank < static_cast<int>(by_rank_.size()); ++rank) {
+    if (rank != rank_ && !is_lost(rank, begun)) all = false;
   }
   return all;
 }
 
-void Connections::check(int peer) {
-  if (!are_lost(peer)) return;
-  throw std::runtime_error(peer == kAll ? std::string("Connection closed by all other ranks")
-                                        : concat("Connection closed by peer [", peer, "]"));
+std::exception_ptr Connections::error(int peer) {
+  const MutexLock lock(mutex_);
+  std::string text = "this rank has aborted the group";
+  if (!is_closed_) {
+    text = peer == kAll ? std::string("Connection closed to all other ranks")
+                        : concat("Connection closed by peer [", peer, "]");
+  }
+  return std::make_exception_ptr(std::runtime_error(text));
 }
 
 ConnectedWork::ConnectedWork(c10::intrusive_ptr<c10d::Work> work,
                              std::shared_ptr<Connections> connections)
     : work_(std::move(work)),
       connections_(std::move(connections)),
-      next_look_(Clock::now() + Connections::kBetweenLooks) {}
+      begun_(Connections::Clock::now()),
+      next_look_(begun_ + Connections::kBetweenLooks) {}
 
 bool ConnectedWork::fails() {
   const MutexLock lock(mutex_);
   if (error_) return true;
-  const auto now = Clock::now();
+  const auto now = Connections::Clock::now();
   if (now < next_look_) return false;
   next_look_ = now + Connections::kBetweenLooks;
-  try {
-    connections_->check();
-  } catch (...) {
-    error_ = std::current_exception();
-  }
-  return error_ != nullptr;
+  if (!connections_->are_lost(Connections::kAll, begun_) || work_->isCompleted()) return false;
+  error_ = connections_->error(Connections::kAll);
+  return true;
 }
 
 bool ConnectedWork::isCompleted() {
-  return work_->isCompleted() || fails();
+  return fails() || work_->isCompleted();
 }
 
 bool ConnectedWork::isSuccess() const {
@@ -95,7 +114,7 @@ std::exception_ptr ConnectedWork::exception() const {
 bool ConnectedWork::wait(milliseconds timeout) {
   const std::optional<Deadline> until =
       timeout == kNoTimeout ? std::nullopt : std::optional(Deadline::after(timeout));
-  for (;;) {
+  while (!work_->isCompleted()) {
     if (fails()) std::rethrow_exception(exception());
     milliseconds slice = Connections::kBetweenLooks;
     if (until) slice = std::clamp(until->remaining(), milliseconds(1), slice);

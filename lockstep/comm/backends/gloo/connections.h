@@ -23,33 +23,45 @@ namespace lockstep::gloo_backend {
 /// Lifetime: keeps Gloo's context, not the group.
 class Connections {
  public:
+  using Clock = Deadline::Clock;
+
   Connections(std::shared_ptr<::gloo::Context> context, int rank, int world_size);
 
-  /// Whether the connection to `peer` broke so long ago that all that was received before has been
-  /// processed: an operation with this rank that is incomplete stays so. Negative: the connections
-  /// to all other ranks. A rank may end while the others still exchange, so that of a group of more
-  /// than two a single broken connection says nothing about a collective.
-  bool are_lost(int peer = kAll);
-  /// Errors: std::runtime_error, with the words of Gloo, if are_lost(peer).
-  void check(int peer = kAll);
+  /// Closes all connections, for this rank to leave the group.
+  void close();
+
+  /// Whether the connection to `peer` broke so long ago that an operation which began at `begun`
+  /// and is incomplete stays so: all that was received before has been processed. kAll: the
+  /// connections to all other ranks. A rank may end while the others still exchange, so that of a
+  /// group of more than two a single broken connection says nothing about a collective.
+  bool are_lost(int peer, Clock::time_point begun);
+  /// What an operation fails with if are_lost(). In the words of Gloo.
+  std::exception_ptr error(int peer);
 
   static constexpr int kAll = -1;
   /// How often a wait looks.
   static constexpr std::chrono::milliseconds kBetweenLooks{500};
 
  private:
+  struct Connection {
+    Clock::time_point broken_at{};  ///< as first seen
+    Clock::time_point seen_at{};    ///< when it was counted last
+    int looks = 0;                  ///< since it broke, kBetweenLooks apart
+  };
+
   bool is_connected(int peer) const;
+  bool is_lost(int peer, Clock::time_point begun) LOCKSTEP_REQUIRES(mutex_);
 
   const std::shared_ptr<::gloo::Context> context_;
   const int rank_;
   Mutex mutex_;
-  /// By rank: when it was first seen that the connection is broken.
-  std::vector<std::optional<Deadline::Clock::time_point>> broken_since_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<Connection> by_rank_ LOCKSTEP_GUARDED_BY(mutex_);
+  bool is_closed_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 };
 
 /// A collective of Gloo that fails when the connections to all other ranks are lost.
 /// Threads: any.
-/// Errors: Gloo's, and those of Connections::check.
+/// Errors: Gloo's, and those of Connections.
 class ConnectedWork final : public c10d::Work {
  public:
   ConnectedWork(c10::intrusive_ptr<c10d::Work> work, std::shared_ptr<Connections> connections);
@@ -67,13 +79,14 @@ class ConnectedWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return work_->getFuture(); }
 
  private:
-  /// Whether the connections are lost; notes the error then.
+  /// Whether it is incomplete and the connections are lost; notes the error then.
   bool fails();
 
   const c10::intrusive_ptr<c10d::Work> work_;
   const std::shared_ptr<Connections> connections_;
+  const Connections::Clock::time_point begun_;
   mutable Mutex mutex_;
-  Deadline::Clock::time_point next_look_ LOCKSTEP_GUARDED_BY(mutex_);
+  Connections::Clock::time_point next_look_ LOCKSTEP_GUARDED_BY(mutex_);
   std::exception_ptr error_ LOCKSTEP_GUARDED_BY(mutex_) = {};
 };
 

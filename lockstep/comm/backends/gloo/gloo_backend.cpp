@@ -102,9 +102,7 @@ class GlooBackend final : public ProcessGroupGloo {
 
   const std::shared_ptr<Connections>& connections() const { return connections_; }
 
-  void abort() override {
-    for (const auto& context : contexts_) context->closeConnections();
-  }
+  void abort() override { connections_->close(); }
 
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
                                            const c10d::AllreduceOptions& options) override {
@@ -285,7 +283,9 @@ class NativeGloo final : public C10dBackend {
 
   bool takes_cuda() const override { return kStagesCuda; }
   bool is_busy() override { return gloo_.is_busy(); }
-  bool is_cut_off() override { return gloo_.connections()->are_lost(); }
+  bool is_cut_off(std::chrono::steady_clock::time_point begun) override {
+    return gloo_.connections()->are_lost(Connections::kAll, begun);
+  }
 
   WorkPtr send(const Tensor& tensor, int target, int tag, const CallTerms& terms) override {
     Tensors tensors{tensor};
@@ -294,6 +294,10 @@ class NativeGloo final : public C10dBackend {
   WorkPtr recv(const Tensor& tensor, int source, int tag, const CallTerms& terms) override {
     Tensors tensors{tensor};
     return gloo_.recv_within(tensors, source, tag, terms.timeout);
+  }
+  WorkPtr recv_from_any(const Tensor& tensor, int tag, const CallTerms&) override {
+    Tensors tensors{tensor};
+    return gloo_.recvAnysource(tensors, tag);
   }
 
  private:

@@ -83,8 +83,11 @@ class WaitLimits {
   bool has_thread_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 };
 
-Deadline next_look(Deadline until) {
-  return Deadline(std::min(until.instant(), Clock::now() + Connections::kBetweenLooks));
+// The end of the next slice of a wait until `until`. The last slice has no end before the message's
+// deadline, at which Gloo ends the group.
+Deadline next_look(Deadline until, Deadline deadline) {
+  const auto look = Clock::now() + Connections::kBetweenLooks;
+  return look < until.instant() && look < deadline.instant() ? Deadline(look) : until;
 }
 
 // Waits until `until`; whether the message is complete.
@@ -110,6 +113,7 @@ MessageWork::MessageWork(c10::intrusive_ptr<c10d::Backend> backend,
       threads_(std::move(threads)),
       connections_(std::move(connections)),
       peer_(peer),
+      lost_(*connections_, peer, begun_),
       deadline_(Deadline::after(timeout)) {}
 
 // Where no thread can be made nobody waits for the message yet. The thread has let go of the
@@ -120,16 +124,18 @@ void MessageWork::start_thread() {
   try {
     const WithoutSignals without_signals;
     std::thread([outcome = outcome_, work = work_, backend = backend_, threads = threads_,
-                 connections = connections_, peer = peer_, deadline = deadline_]() mutable {
+                 connections = connections_, peer = peer_, begun = begun_,
+                 deadline = deadline_]() mutable {
       std::exception_ptr error;
       try {
         const auto is_aborted = [&] {
           const MutexLock lock(outcome->mutex);
           return outcome->is_aborted;
         };
-        while (!error && !wait_once(*work, next_look(deadline), deadline)) {
-          connections->check(peer);
+        LostMessage lost(*connections, peer, begun);
+        while (!error && !wait_once(*work, next_look(deadline, deadline), deadline)) {
           if (is_aborted()) error = aborted();
+          if (!error) error = lost.error_after_wait();
         }
       } catch (...) {
         error = std::current_exception();
@@ -154,8 +160,8 @@ void MessageWork::wait_here(Deadline until) {
   outcome_->is_awaited = true;
   outcome_->mutex.unlock();
   try {
-    is_complete = wait_once(*work_, next_look(until), deadline_);
-    if (!is_complete) connections_->check(peer_);
+    is_complete = wait_once(*work_, next_look(until, deadline_), deadline_);
+    if (!is_complete) error = lost_.error_after_wait();
   } catch (...) {
     error = std::current_exception();
   }

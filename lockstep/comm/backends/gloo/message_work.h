@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <exception>
 #include <memory>
+#include <utility>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -16,13 +17,34 @@
 
 namespace lockstep::gloo_backend {
 
+/// Decides whether a message that is incomplete is lost with its connection.
+/// Threads: one at a time.
+class LostMessage {
+ public:
+  LostMessage(Connections& connections, int peer, Connections::Clock::time_point begun)
+      : connections_(connections), peer_(peer), begun_(begun) {}
+
+  /// After a wait that did not complete the message: its error, or null. A wait may miss that the
+  /// message is complete if it was interrupted before it began; two in a row do not.
+  std::exception_ptr error_after_wait() {
+    const bool was_lost = std::exchange(is_lost_, connections_.are_lost(peer_, begun_));
+    return was_lost && is_lost_ ? connections_.error(peer_) : nullptr;
+  }
+
+ private:
+  Connections& connections_;
+  const int peer_;
+  const Connections::Clock::time_point begun_;
+  bool is_lost_ = false;
+};
+
 /// A message of Gloo. Gloo can only wait for it, and its timeout fails the whole group. So
 /// WaitLimit interrupts a shorter wait, and a thread waits for the message from the first call of
 /// isCompleted() on. Both look at the connections at intervals.
 /// Threads: any.
 /// Lifetime: the thread keeps the backend and the message; it ends at the message's deadline at the
 /// latest.
-/// Errors: wait() throws Gloo's error, or that of Connections::check, the same each time.
+/// Errors: wait() throws Gloo's error, or that of Connections, the same each time.
 class MessageWork final : public c10d::Work {
  public:
   /// `threads`: number of threads that wait for messages of the backend. `peer`: as in
@@ -59,6 +81,8 @@ class MessageWork final : public c10d::Work {
   const std::shared_ptr<std::atomic<int>> threads_;
   const std::shared_ptr<Connections> connections_;
   const int peer_;
+  const Connections::Clock::time_point begun_ = Connections::Clock::now();
+  LostMessage lost_;  ///< by the one that waits in Gloo
   const std::shared_ptr<Outcome> outcome_ = std::make_shared<Outcome>();
   const Deadline deadline_;
 };

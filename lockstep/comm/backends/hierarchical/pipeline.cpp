@@ -244,7 +244,9 @@ void Pipeline::look_at_machine() {
 void Pipeline::look_at_connections() {
   const bool exchanges =
       std::ranges::any_of(pieces_, [](const Piece& piece) { return piece.exchange != nullptr; });
-  if (!exchanges || !connections_.exchange->is_cut_off()) return;
+  if (!exchanges) return;
+  const Collective& oldest = *pieces_.front().task;
+  if (!connections_.exchange->is_cut_off(oldest.deadline.instant() - oldest.timeout)) return;
   throw Failed({CommFailure::kPeerLost,
                 concat("a peer is gone: ", connections_.exchange->name(), ": connection closed")},
                false);

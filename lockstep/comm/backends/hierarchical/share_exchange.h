@@ -88,8 +88,8 @@ class ShareExchange {
   ShareExchange(const Machines& machines, std::shared_ptr<NativeBackend> scatter,
                 std::shared_ptr<NativeBackend> spread, std::shared_ptr<Signal> signal);
 
-  /// Whether the connections to all other machines are lost: calls that have not ended never will.
-  bool is_cut_off() { return scatter_->is_cut_off(); }
+  /// As NativeBackend::is_cut_off, of the ranks on other machines.
+  bool is_cut_off(Deadline::Clock::time_point begun) { return scatter_->is_cut_off(begun); }
 
   /// With two machines start_scatter and sum suffice.
   bool needs_spread() const { return machines_ > 2; }
