@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "lockstep/snapshot/internal/value_tree.h"
+#include "lockstep/snapshot/save.h"
 
 namespace lockstep::inline internal {
 namespace {
@@ -70,7 +71,7 @@ std::optional<c10::IValue> empty_weights_in(const c10::IValue& dict) {
 /// Of a model without tensors.
 std::optional<c10::IValue> empty_weights(const c10::IValue& tree, std::span<const KeyPath> paths) {
   if (!tree.isGenericDict()) return std::nullopt;
-  if (const auto found = empty_weights_in(tree)) return found;
+  if (auto found = empty_weights_in(tree)) return found;
   const auto tops = tree.toGenericDict();
   std::optional<c10::IValue> only;
   for (const auto& top : tops) {
@@ -106,7 +107,7 @@ bool is_below(std::span<const std::string> path, std::span<const std::string> di
 }
 
 KeyPath weights_path(std::span<const KeyPath> tensors) {
-  if (const KeyPath found = weights_in(tensors, {}); !found.empty()) return found;
+  if (KeyPath found = weights_in(tensors, {}); !found.empty()) return found;
   std::map<std::string, std::vector<KeyPath>> tops;
   for (const KeyPath& path : tensors) {
     if (!path.empty()) tops[path[0]].push_back(path);

@@ -165,7 +165,7 @@ class Cifar(unittest.TestCase):
             script.main(["shades", f"--to={folder}/shades", f"--mirror={mirror.url}"])
             for program, epochs, where in (
                     ("distributed", 8, {"ranks": 2}), ("distributed_amp", 3, {"ranks": 2}),
-                    ("dataparallel", 3, {})):
+                    ("dataparallel", 5, {})):
                 with self.subTest(program):
                     done = self.run_program(program, "--data",
                                             folder / "shades", "--batch_size", "8", "--epochs",

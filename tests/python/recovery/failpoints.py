@@ -42,6 +42,7 @@ OF_THE_LAUNCHER = "launch."
 OF_CALLS = "rpc."
 OF_A_TRAINER = "metrics."
 OF_SHARDS = "shards."
+OF_ONE_COPY = "update."  # ranks.one_copy_kill kills ranks there.
 # Where there are workers that keep their state.
 LAUNCHES_AGAIN = {"launch.over", "launch.place", "launch.placed"}
 
@@ -114,7 +115,8 @@ class Failpoints(unittest.TestCase):
                 self.assertEqual(ends(done), expected, done.stderr)
 
     def of_workers(self):
-        return [name for name in NAMES if not name.startswith((OF_THE_LAUNCHER, OF_CALLS, OF_A_TRAINER, OF_SHARDS))]
+        others = (OF_THE_LAUNCHER, OF_CALLS, OF_A_TRAINER, OF_SHARDS, OF_ONE_COPY)
+        return [name for name in NAMES if not name.startswith(others)]
 
     def test_rank_0_is_killed(self):
         names = [name for name in self.of_workers() if name not in RECEIVES | ONLY_AGAIN]

@@ -67,7 +67,7 @@ TEST(GlooConnections, ThatAreLostFailNoCompleteCollective) {
   const CallTerms terms{.timeout = kLong};
   const auto sum_of = [&](int rank) {
     const auto backend = make_gloo_backend(config_of(rank, store));
-    const at::Tensor tensor = at::full({3}, rank + 1);
+    at::Tensor tensor = at::full({3}, rank + 1);
     const auto work = backend->all_reduce(tensor, ReduceOp::kSum, terms);
     if (rank == 1) {
       work->wait(kLong);
