@@ -181,7 +181,7 @@ class SameBits(LiveAcceleratorTest):
             self.expect_audited(folder)
 
     def test_with_sync_batch_norm_on_as_many_ranks_as_shards(self):
-        options = {"ranks": 4, "steps": 60, "arguments": ("shards4+syncbn",)}
+        options = {"ranks": 4, "steps": 100, "arguments": ("shards4+syncbn",)}
         expected = self.undisturbed_end(**options)
         for backend in some(("gloo", "shm"), 2):
             with self.subTest(backend=backend):
