@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-/// Places at which a test kills or stops a process, or makes a system call fail (docs/failpoints.md).
-/// Compiled in with the CMake option LOCKSTEP_FAILPOINTS; without it the calls below only check
-/// their names, at compile time.
+/// Places at which a test kills or stops a process, or makes a system call fail
+/// (docs/failpoints.md). Compiled in with the CMake option LOCKSTEP_FAILPOINTS; without it the
+/// calls below only check their names, at compile time.
 namespace lockstep::inline internal {
 
 /// What can fail at a failpoint, besides the end or stop of the process.

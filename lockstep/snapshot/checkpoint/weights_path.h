@@ -21,7 +21,8 @@ bool is_below(std::span<const std::string> path, std::span<const std::string> di
 /// all tensors are weights.
 KeyPath weights_path(std::span<const KeyPath> tensors);
 
-/// The dict at weights_path() in what torch.save wrote; `tree` itself where that path is empty.
+/// The dict at weights_path() in what torch.save wrote; where that path is empty, the empty dict of
+/// a model without tensors, else `tree` itself.
 c10::IValue weights_value(const c10::IValue& tree);
 
 /// The name of the tensor at `path` in the state dict at `dict`, below which it is.
